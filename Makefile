@@ -1,0 +1,52 @@
+# Two commands do everything on a fresh machine with Python >= 3.11, make and a C compiler:
+#   make demo    fit plain and robust models on real data and print what robustness buys
+#   make test    run the tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The stamp files say which extras are installed for which pyproject.toml.
+STAMP := $(VENV)/.stamp
+
+.PHONY: demo test test-all lint format bench clean
+
+demo: $(STAMP)-core
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)-test
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(STAMP)-test
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-all: test test-slow
+
+lint: $(STAMP)-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)-core
+	$(BIN)/python benchmarks/bench_dual.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "drago needs Python 3.11 or later; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP)-core: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(STAMP)-test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch $@ $(STAMP)-core
+
+$(STAMP)-lint: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[lint]"
+	touch $@ $(STAMP)-core

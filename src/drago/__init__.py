@@ -1,0 +1,84 @@
+"""drago: distributionally robust learning with a certificate of optimality and nothing to tune.
+
+``min over w  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
+
+Names are loaded when they are first used: importing the package needs NumPy alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from drago._version import __version__
+
+if TYPE_CHECKING:
+    from drago import datasets as datasets
+    from drago.certificate import Certificate as Certificate
+    from drago.certificate import certify as certify
+    from drago.constraints import Box as Box
+    from drago.constraints import L2Ball as L2Ball
+    from drago.constraints import NonNegative as NonNegative
+    from drago.divergences import KL as KL
+    from drago.divergences import Chi2 as Chi2
+    from drago.losses import Huber as Huber
+    from drago.losses import Logistic as Logistic
+    from drago.losses import Multinomial as Multinomial
+    from drago.losses import Squared as Squared
+    from drago.problem import DROProblem as DROProblem
+    from drago.result import SolverResult as SolverResult
+    from drago.result import Status as Status
+    from drago.solvers.base import solve as solve
+    from drago.solvers.lbfgs import LBFGS as LBFGS
+    from drago.uncertainty import ESRM as ESRM
+    from drago.uncertainty import Chi2Ball as Chi2Ball
+    from drago.uncertainty import CVaR as CVaR
+    from drago.uncertainty import Extremile as Extremile
+    from drago.uncertainty import Grouped as Grouped
+    from drago.uncertainty import KLBall as KLBall
+    from drago.uncertainty import Simplex as Simplex
+    from drago.uncertainty import Spectrum as Spectrum
+
+_HOME = {
+    "datasets": "",
+    "Certificate": "certificate",
+    "certify": "certificate",
+    "Box": "constraints",
+    "L2Ball": "constraints",
+    "NonNegative": "constraints",
+    "Chi2": "divergences",
+    "KL": "divergences",
+    "Squared": "losses",
+    "Huber": "losses",
+    "Logistic": "losses",
+    "Multinomial": "losses",
+    "DROProblem": "problem",
+    "SolverResult": "result",
+    "Status": "result",
+    "solve": "solvers.base",
+    "LBFGS": "solvers.lbfgs",
+    "CVaR": "uncertainty",
+    "Extremile": "uncertainty",
+    "ESRM": "uncertainty",
+    "Spectrum": "uncertainty",
+    "Chi2Ball": "uncertainty",
+    "KLBall": "uncertainty",
+    "Simplex": "uncertainty",
+    "Grouped": "uncertainty",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'drago' has no attribute {name!r}")
+    if not _HOME[name]:
+        return importlib.import_module(f"drago.{name}")
+    value = getattr(importlib.import_module(f"drago.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,188 @@
+"""Checks of what a user gives: one sentence that names the argument, its value and what is allowed.
+
+Every function here returns the value in the form that the library works with, or raises
+`ValueError` or `TypeError`.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    low: float = -np.inf,
+    high: float = np.inf,
+    open_low: bool = False,
+    finite: bool = True,
+    hint: str = "",
+) -> float:
+    """A real number in ``[low, high]`` (``(low, high]`` with `open_low`)."""
+    left = ("(" if open_low else "[") + f"{low:g}" if low > -np.inf else "(-inf"
+    right = f"{high:g}]" if high < np.inf else ("inf)" if finite else "inf]")
+    allowed = f"a number in {left}, {right}"
+    tail = f"; {hint}" if hint else ""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"{name} must be {allowed}, but {_shown(value)} "
+            f"({type(value).__name__}) was given{tail}."
+        )
+    number = float(value)
+    bad = number < low or number > high or (open_low and number == low)
+    if np.isnan(number) or (finite and np.isinf(number)) or bad:
+        raise ValueError(f"{name} must be {allowed}, but {number:g} was given{tail}.")
+    return number
+
+
+def check_integer(name: str, value: Any, *, low: int) -> int:
+    """An integer that is at least `low`."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"{name} must be an integer >= {low}, but {_shown(value)} "
+            f"({type(value).__name__}) was given."
+        )
+    if int(value) < low:
+        raise ValueError(f"{name} must be an integer >= {low}, but {value} was given.")
+    return int(value)
+
+
+def check_option(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of a few words."""
+    words = list(allowed)
+    if not isinstance(value, str) or value not in words:
+        listed = ", ".join(f"{word!r}" for word in words)
+        raise ValueError(f"{name} must be one of {listed}, but {_shown(value)} was given.")
+    return value
+
+
+def _numeric(name: str, value: Any) -> Array:
+    """`value` as an array of real numbers, not copied where that is not needed."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} could not be read as an array of numbers: {error}.") from error
+    if array.dtype == object:
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name} has dtype object and holds entries that are not numbers ({error}); "
+                "convert it to float first."
+            ) from error
+    if array.dtype.kind in "USMmV":
+        raise ValueError(
+            f"{name} must hold numbers, but its dtype is {array.dtype}; encode it as numbers first."
+        )
+    if array.dtype.kind == "c":
+        raise ValueError(f"{name} must hold real numbers, but its dtype is {array.dtype}.")
+    return array
+
+
+def _require_finite(name: str, values: Array) -> None:
+    # A sum is finite in one pass without a temporary; only where it is not do we look closer.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(values)):
+            return
+    bad = ~np.isfinite(values)
+    if bad.any():
+        first = tuple(int(k) for k in np.argwhere(bad)[0])
+        where = first[0] if len(first) == 1 else first
+        raise ValueError(
+            f"{name} contains {int(bad.sum())} NaN or infinite entries, the first at {where}; "
+            "remove or impute them."
+        )
+
+
+def check_features(X: Any) -> Any:
+    """Features as a float32/float64 array or CSR matrix, finite and with at least one row."""
+    if hasattr(X, "tocsr") and hasattr(X, "nnz"):
+        X = X.tocsr()
+        if X.dtype not in (np.float32, np.float64):
+            if X.dtype.kind not in "biuf":
+                raise ValueError(f"X must hold real numbers, but its dtype is {X.dtype}.")
+            X = X.astype(np.float64)
+        if not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        _require_finite("X", X.data)
+    else:
+        X = _numeric("X", X)
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float64)
+        if not (X.flags.c_contiguous or X.flags.f_contiguous):
+            X = np.ascontiguousarray(X)
+    if X.ndim != 2:
+        raise ValueError(
+            f"X must have two dimensions (rows, features), but has shape {X.shape}; "
+            "reshape a single feature with X.reshape(-1, 1)."
+        )
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise ValueError(f"X must have at least one row and one feature, but has shape {X.shape}.")
+    if isinstance(X, np.ndarray):
+        _require_finite("X", X)
+    return X
+
+
+def check_vector(name: str, value: Any, length: int, *, what: str = "row") -> npt.NDArray[np.float64]:
+    """A finite float64 vector with one entry a row."""
+    array = _numeric(name, value)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.shape[0] != length:
+        raise ValueError(
+            f"{name} must have one entry per {what}, shape ({length},), "
+            f"but has shape {array.shape}."
+        )
+    array = np.ascontiguousarray(array, dtype=np.float64)
+    _require_finite(name, array)
+    return array
+
+
+def check_sample_weight(value: Any, n: int) -> npt.NDArray[np.float64]:
+    """Nonnegative weights with a positive sum, not yet normalised."""
+    weight = check_vector("sample_weight", value, n)
+    if weight.min() < 0:
+        raise ValueError(
+            f"sample_weight must be nonnegative, but entry {int(weight.argmin())} "
+            f"is {weight.min():g}."
+        )
+    if not weight.any():
+        raise ValueError("sample_weight must have a positive entry, but all of them are zero.")
+    return weight
+
+
+def check_nominal(p: Any) -> npt.NDArray[np.float64]:
+    """A probability vector with positive entries."""
+    p = np.ascontiguousarray(p, dtype=np.float64)
+    if p.ndim != 1 or p.size == 0 or not (p > 0).all() or abs(p.sum() - 1.0) > 1e-8:
+        raise ValueError(
+            "p must be a vector of positive probabilities with sum 1, but has "
+            f"shape {p.shape}, sum {p.sum():g} and minimum {p.min() if p.size else np.nan:g}."
+        )
+    return p
+
+
+def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
+    """Group labels of any sortable type as integers 0, 1, ..."""
+    labels = np.asarray(groups)
+    if labels.ndim != 1 or labels.shape[0] != n:
+        raise ValueError(
+            f"groups must have one label per row, shape ({n},), but has shape {labels.shape}."
+        )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("groups contains NaN or infinite labels; give these rows a label.")
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64).reshape(-1)

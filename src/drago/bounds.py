@@ -1,0 +1,284 @@
+"""Upper bounds on ``L(w, q) - min over w' in W of L(w', q)`` at fixed weights ``q``.
+
+``L(w, q) = sum_i q_i l_i(w) - nu D(q || p) + (mu/2) ||w||^2``. Two families:
+
+*tangent*    each loss is bounded below by its tangent at w. Needs convexity alone; loose by about
+             L/mu when mu is small.
+*curvature*  some rows S are bounded below by their own curvature instead, the others by tangents.
+             Exact for the squared loss when S is all rows; for logistic and multinomial losses a
+             self-concordance argument gives, with ``r`` the gradient, ``H`` the Hessian of the
+             rows S plus mu, ``lambda^2 = r' H^-1 r`` and ``kappa`` the largest change of a raw
+             prediction in S per unit of H-norm,
+             ``(z + (1 - z) log(1 - z)) / kappa^2``, ``z = lambda kappa < 1``.
+
+A bound whose condition does not hold is returned as infinity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.losses import Huber, Logistic, Multinomial, Squared
+from drago.problem import DROProblem, Evaluation
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# Order beyond which a dense factorisation is not attempted.
+MAX_ORDER = 2000
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b."""
+
+    w: Matrix
+    b: Vector
+
+
+def gradient(problem: DROProblem, ev: Evaluation, q: Vector) -> Gradient:
+    """The gradient at fixed weights; one pass."""
+    weighted = q[:, None] * ev.dlosses
+    return Gradient(problem.weighted_rows(weighted), weighted.sum(axis=0))
+
+
+# -------------------------------------------------------------------------------- tangent bounds
+
+
+def tangent_bound(problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient) -> float:
+    """The bound from tangents; with an intercept, from slopes whose weighted sum is exactly 0."""
+    if not problem.fit_intercept:
+        return _linear_gap(problem, ev.w, g.w)
+    balanced = problem.loss.balance(problem.y, ev.raw, q)
+    if balanced is None:
+        balanced = _two_tangents(problem, ev, q)
+    if balanced is None:
+        return np.inf
+    alpha, young = balanced
+    slopes = problem.weighted_rows(q[:, None] * alpha)
+    return float(np.dot(q, young)) + _linear_gap(problem, ev.w, slopes)
+
+
+def _linear_gap(problem: DROProblem, w: Matrix, g: Matrix) -> float:
+    """``g'w + (mu/2)||w||^2 - min over w' in W of the same``, as a sum without cancellation."""
+    mu = problem.mu
+    if mu == 0:
+        gap = float(np.vdot(g, w)) + problem.constraint.support(-g)
+        return max(gap, 0.0)
+    best = problem.constraint.project(-g / mu)
+    step = w - best
+    return max(float(np.vdot(g, step) + 0.5 * mu * np.vdot(step, w + best)), 0.0)
+
+
+def _two_tangents(problem: DROProblem, ev: Evaluation, q: Vector) -> tuple[Matrix, Vector] | None:
+    """Slopes of zero sum for a loss of unknown conjugate: a mixture of two tangents.
+
+    Tangents at two intercepts with slope sums of opposite sign are mixed until the sum is 0; a
+    mixture of minorants is a minorant.
+    """
+    if ev.raw.shape[1] != 1:
+        return None
+
+    def at(shift: float) -> tuple[Vector, Matrix, float]:
+        losses, slopes = problem.loss.evaluate(problem.y, ev.raw + shift)
+        return losses, slopes, float(np.dot(q, slopes[:, 0]))
+
+    here = at(0.0)
+    if here[2] == 0.0:
+        return here[1], np.zeros_like(q)
+    scale = float(np.std(ev.raw)) + 1e-3 * float(np.abs(ev.raw).max()) + 1e-12
+    step, near, near_shift = -np.sign(here[2]) * 1e-9 * scale, here, 0.0
+    for _ in range(60):
+        there = at(near_shift + step)
+        if there[2] * here[2] <= 0.0:
+            break
+        near, near_shift, step = there, near_shift + step, 4.0 * step
+    else:
+        return None
+    share = near[2] / (near[2] - there[2])  # of the far tangent
+    far_shift = near_shift + step
+    alpha = (1.0 - share) * near[1] + share * there[1]
+    young = np.zeros_like(q)
+    for weight, (losses, slopes, _), shift in (
+        (1.0 - share, near, near_shift),
+        (share, there, far_shift),
+    ):
+        # Bregman divergence of the loss between here and the place of the tangent.
+        young += weight * np.maximum(here[0] - losses + slopes[:, 0] * shift, 0.0)
+    return alpha, young
+
+
+# ------------------------------------------------------------------------------ curvature bounds
+
+
+def has_curvature_bound(problem: DROProblem) -> bool:
+    """Whether a curvature bound is known for the problem's loss."""
+    return isinstance(problem.loss, (Squared, Huber, Logistic, Multinomial))
+
+
+def order(problem: DROProblem) -> int:
+    """Number of unknowns, the intercepts included."""
+    return (problem.n_features + int(problem.fit_intercept)) * problem.n_outputs
+
+
+def curvature_bound(
+    problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, budget: float
+) -> float:
+    """The bound from the curvature of at most ``budget / order^2`` rows."""
+    if not has_curvature_bound(problem) or order(problem) > MAX_ORDER:
+        return np.inf
+    size = int(max(budget / order(problem) ** 2, 20 * order(problem)))
+    if isinstance(problem.loss, Multinomial):
+        return _multinomial_bound(problem, ev, q, g, size)
+    return _single_output_bound(problem, ev, q, g, size)
+
+
+def features(problem: DROProblem, index: npt.NDArray[np.int64]) -> Matrix:
+    """Rows of X, with the intercept's 1 where one is fitted."""
+    rows = problem.rows(index)
+    return np.column_stack([rows, np.ones(len(rows))]) if problem.fit_intercept else rows
+
+
+def _heaviest(weight: Vector, size: int) -> npt.NDArray[np.int64]:
+    index = np.flatnonzero(weight > 0)
+    if index.size > size:
+        index = index[np.argpartition(-weight[index], size)[:size]]
+        index.sort()
+    return index
+
+
+def _factor(H: Matrix) -> Matrix | None:
+    """Cholesky factor, lower; None if H is not safely positive definite."""
+    diagonal = np.diag(H)
+    if not (np.isfinite(H).all() and (diagonal > 0).all()):
+        return None
+    try:
+        factor = np.linalg.cholesky(H)
+    except np.linalg.LinAlgError:
+        return None
+    # Below this the solution has no correct digit, and a bound from it would not be one.
+    safe = np.diag(factor) ** 2 > 1e-13 * diagonal
+    return factor if safe.all() else None
+
+
+def _solve_lower(factor: Matrix, b: Matrix) -> Matrix:
+    from scipy.linalg import solve_triangular
+
+    return solve_triangular(factor, b, lower=True, check_finite=False)
+
+
+def _self_concordant(lambda_: float, kappa: float) -> float:
+    """``(z + (1 - z) log(1 - z)) / kappa^2`` for ``z = lambda kappa``, accurate for small z."""
+    z = lambda_ * kappa
+    if not z < 1.0:
+        return np.inf
+    if z < 0.1:
+        k = np.arange(2, 22)
+        return float(lambda_**2 * (z ** (k - 2) / (k * (k - 1))).sum())
+    return float((z + (1.0 - z) * np.log1p(-z)) / kappa**2)
+
+
+def _single_output_bound(
+    problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, size: int
+) -> float:
+    loss, d = problem.loss, problem.n_features
+    weight = q * loss.second(problem.y, ev.raw)  # type: ignore[attr-defined]
+    index = _heaviest(weight, size)
+    F, weight = features(problem, index), weight[index]
+    residual = ev.raw[index, 0] - problem.y[index]
+    slope = g.w[:, 0] + problem.mu * ev.w[:, 0]
+    guess = weight @ (F[:, :d] ** 2) + problem.mu
+    slope, extra, cost = problem.constraint.absorb(ev.w[:, 0], slope, np.maximum(guess, 1e-300))
+    r = np.append(slope, g.b) if problem.fit_intercept else slope
+    ridge = np.zeros(r.size)
+    ridge[:d] = problem.mu + extra
+    best = np.inf
+    for _ in range(5):
+        factor = _factor((F * weight[:, None]).T @ F + np.diag(ridge))
+        if factor is None:
+            break
+        half = _solve_lower(factor, r)
+        lambda_ = float(np.linalg.norm(half))
+        if isinstance(loss, Squared):
+            return cost + 0.5 * lambda_**2
+        if isinstance(loss, Huber):
+            step = np.linalg.solve(factor.T, -half)
+            keep = np.abs(residual + F @ step) <= loss.delta
+            if keep.all():
+                return cost + 0.5 * lambda_**2
+        else:
+            leverage = np.sqrt((_solve_lower(factor, F.T) ** 2).sum(axis=0))
+            best = min(best, cost + _self_concordant(lambda_, float(leverage.max(initial=0.0))))
+            # Rows of little weight and great leverage do more harm in kappa than good in H.
+            keep = leverage * lambda_ <= 0.25
+            if keep.all():
+                break
+        F, weight, residual = F[keep], weight[keep], residual[keep]
+    return best
+
+
+def multinomial_hessian(F: Matrix, weight: Vector, pi: Matrix) -> Matrix:
+    """``sum_i weight_i (diag(pi_i) - pi_i pi_i') (x) x_i x_i'``, class-major."""
+    k, m = pi.shape[1], F.shape[1]
+    H = np.empty((k, m, k, m))
+    for a in range(k):
+        for c in range(a, k):
+            curve = weight * pi[:, a] * ((1.0 if a == c else 0.0) - pi[:, c])
+            H[a, :, c, :] = (F * curve[:, None]).T @ F
+            H[c, :, a, :] = H[a, :, c, :].T
+    return H.reshape(k * m, k * m)
+
+
+def multinomial_unknowns(problem: DROProblem) -> npt.NDArray[np.bool_]:
+    """Unknowns of the class-major Newton system: the last intercept is fixed."""
+    m = problem.n_features + int(problem.fit_intercept)
+    free = np.ones(problem.n_outputs * m, dtype=bool)
+    if problem.fit_intercept:
+        free[-1] = False
+    return free
+
+
+def _multinomial_bound(
+    problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, size: int
+) -> float:
+    assert isinstance(problem.loss, Multinomial)
+    k, d = problem.n_outputs, problem.n_features
+    m = d + int(problem.fit_intercept)
+    pi = problem.loss.probabilities(ev.raw)
+    index = _heaviest(q, size)
+    F, weight, pi = features(problem, index), q[index], pi[index]
+    guess = np.einsum("ij,ic->jc", F[:, :d] ** 2, weight[:, None] * pi * (1 - pi)) + problem.mu
+    slope, extra, cost = problem.constraint.absorb(
+        ev.w, g.w + problem.mu * ev.w, np.maximum(guess, 1e-300)
+    )
+    r = np.concatenate([slope, g.b[None, :]]) if problem.fit_intercept else slope
+    free = multinomial_unknowns(problem)
+    ridge = np.zeros((k, m))
+    ridge[:, :d] = problem.mu + extra
+    best = np.inf
+    for _ in range(3):
+        H = multinomial_hessian(F, weight, pi) + np.diag(ridge.reshape(-1))
+        factor = _factor(H[np.ix_(free, free)])
+        if factor is None:
+            break
+        lambda_ = float(np.linalg.norm(_solve_lower(factor, r.T.reshape(-1)[free])))
+        inverse = np.zeros((k * m, k * m))
+        root = _solve_lower(factor, np.eye(factor.shape[0]))
+        inverse[np.ix_(free, free)] = root.T @ root
+        inverse = inverse.reshape(k, m, k, m)
+        leverage = np.zeros(len(F))
+        own = [((F @ inverse[a, :, a, :]) * F).sum(axis=1) for a in range(k)]
+        for a in range(k):
+            for c in range(a + 1, k):
+                cross = ((F @ inverse[a, :, c, :]) * F).sum(axis=1)
+                leverage = np.maximum(leverage, own[a] + own[c] - 2.0 * cross)
+        leverage = np.sqrt(np.maximum(leverage, 0.0))
+        best = min(best, cost + _self_concordant(lambda_, float(leverage.max(initial=0.0))))
+        keep = leverage * lambda_ <= 0.25
+        if keep.all():
+            break
+        F, weight, pi = F[keep], weight[keep], pi[keep]
+    return best

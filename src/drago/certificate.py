@@ -1,0 +1,371 @@
+"""The one judge: how far from optimal a point can be, from the problem alone.
+
+For any ``w`` and any ``q`` in Q::
+
+    gap = [ max over q' of L(w, q') - L(w, q) ] + [ L(w, q) - min over w' of L(w', q) ]
+
+is at least ``P(w) - P*``. The first bracket is computed exactly, the second is bounded from above
+(`drago.bounds`). Both are sums of nonnegative terms, so the gap goes to zero with the error and
+does not stop at the rounding of ``P``. Any weights in Q give a valid gap; the solver's own, the
+exact ones at ``w``, and those at losses predicted by Newton steps are tried, and the best kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import check_vector
+from drago.bounds import (
+    MAX_ORDER,
+    Gradient,
+    curvature_bound,
+    features,
+    gradient,
+    has_curvature_bound,
+    multinomial_hessian,
+    multinomial_unknowns,
+    order,
+    tangent_bound,
+)
+from drago.losses import Multinomial
+from drago.oracles import DualOracle, Response
+from drago.problem import DROProblem, Evaluation
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# How far outside the set given weights may lie: what rounding leaves.
+_FEASIBILITY = 1e-9
+# Newton steps that are tried to predict the optimal weights, and when they are not worth more.
+_PREDICTIONS = 6
+_GOOD_ENOUGH = 1.5
+# Share of P_0 below which what can be gained on w = 0 counts as nothing.
+TRIVIAL = 1e-6
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known for certain about a point.
+
+    Attributes
+    ----------
+    primal : float
+        ``P(w)``.
+    dual : float
+        A lower bound on the optimal value, ``primal - gap``.
+    gap : float
+        An upper bound on ``P(w) - P*``.
+    rel_gap : float
+        ``gap / (P_0 - dual)`` with ``P_0`` the objective at w = 0 (and its best intercept); the
+        denominator is at least ``1e-6 |P_0|``.
+    dual_weights : array of shape (n,)
+        The weights that attain the bound.
+    bound : str
+        Which bound it was: "tangent" or "curvature", or "tangent, ||w|| <= R" when there is
+        nothing but the gap over a ball of radius R (mu = 0 and no constraint).
+    restricted_to : float or None
+        That radius.
+    reference : float
+        ``P_0``.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    rel_gap: float
+    dual_weights: Vector
+    bound: str
+    restricted_to: float | None
+    reference: float
+
+
+def certify(
+    problem: DROProblem, coef: Any, intercept: Any = 0.0, dual_weights: Any = None
+) -> Certificate:
+    """Certify a point of a problem, from scratch and in float64.
+
+    Parameters
+    ----------
+    problem : DROProblem
+    coef : array of shape (n_features,) or (n_outputs, n_features)
+    intercept : float or array of shape (n_outputs,)
+    dual_weights : array of shape (n,), optional
+        Weights to try; they must lie in the uncertainty set. The exact weights at `coef` are
+        always tried.
+
+    Returns
+    -------
+    Certificate
+    """
+    w, b = problem.to_internal(coef, intercept)
+    if not problem.constraint.contains(w):
+        raise ValueError(f"coef does not lie in the constraint set {problem.constraint!r}.")
+    q = None
+    if dual_weights is not None:
+        q = check_vector("dual_weights", dual_weights, problem.n_samples)
+        violation = problem.uncertainty.violation(q, problem.p, problem.groups)
+        if violation > _FEASIBILITY:
+            raise ValueError(
+                f"dual_weights must lie in {problem.uncertainty!r}, but violate it by "
+                f"{violation:.2g}."
+            )
+    return judge(problem, problem.evaluate(w, b), q, budget=2e10)
+
+
+def judge(
+    problem: DROProblem,
+    ev: Evaluation,
+    q: Vector | None = None,
+    *,
+    oracle: DualOracle | None = None,
+    target: float = 0.0,
+    budget: float | None = None,
+) -> Certificate:
+    """The certificate at an evaluated point, with effort until `target` is reached.
+
+    Parameters
+    ----------
+    q : array of shape (n,), optional
+        Weights in Q to try besides the exact ones.
+    target : float
+        Relative gap below which nothing better is looked for.
+    budget : float, optional
+        Multiplications that one curvature bound may spend; by default a few passes' worth.
+    """
+    if budget is None:
+        passes = 40.0 * problem.n_samples * problem.n_features * problem.n_outputs
+        budget = max(1e8, passes)
+    search = _Search(problem, ev, oracle or problem.dual_oracle(), target, budget)
+    search.run(q)
+    return search.result()
+
+
+class _Search:
+    """The best gap at one point over candidate weights and bounds."""
+
+    def __init__(
+        self,
+        problem: DROProblem,
+        ev: Evaluation,
+        oracle: DualOracle,
+        target: float,
+        budget: float,
+    ) -> None:
+        self.problem, self.ev, self.oracle = problem, ev, oracle
+        self.target, self.budget = target, budget
+        self.exact = oracle.weights(ev.losses, problem.nu)
+        self.primal = problem.primal(ev.w, ev.losses, self.exact)
+        self.gap, self.bound, self.weights = np.inf, "none", self.exact
+        self.reference = problem.reference[0]
+
+    def run(self, q: Vector | None) -> None:
+        here = gradient(self.problem, self.ev, self.exact)
+        self._try("tangent", self.exact, here)
+        if q is not None:
+            given = gradient(self.problem, self.ev, q)
+            self._try("tangent", q, given)
+        if not self._wants_more():
+            return
+        self._try("curvature", self.exact, here)
+        if q is not None:
+            self._try("curvature", q, given)
+        self._predict(here)
+
+    def result(self) -> Certificate:
+        restricted_to = None
+        if not np.isfinite(self.gap):
+            # mu = 0 and nothing better: the minimum of the tangents over a ball around 0.
+            g = gradient(self.problem, self.ev, self.exact).w
+            restricted_to = max(2.0 * float(np.linalg.norm(self.ev.w)), 1.0)
+            size = float(np.linalg.norm(g))
+            self.gap = max(float(np.vdot(g, self.ev.w)) + restricted_to * size, 0.0)
+            self.bound, self.weights = f"tangent, ||w|| <= {restricted_to:.3g}", self.exact
+            if self.problem.fit_intercept:
+                self.gap, self.bound, restricted_to = np.inf, "none", None
+        return Certificate(
+            primal=self.primal,
+            dual=self.primal - self.gap,
+            gap=self.gap,
+            rel_gap=relative(self.gap, self.primal, self.reference),
+            dual_weights=self.weights,
+            bound=self.bound,
+            restricted_to=restricted_to,
+            reference=self.reference,
+        )
+
+    def _wants_more(self) -> bool:
+        problem = self.problem
+        done = relative(self.gap, self.primal, self.reference) <= self.target
+        return not done and has_curvature_bound(problem) and order(problem) <= MAX_ORDER
+
+    def _try(self, bound: str, q: Vector, g: Gradient) -> None:
+        inner = (
+            tangent_bound(self.problem, self.ev, q, g)
+            if bound == "tangent"
+            else curvature_bound(self.problem, self.ev, q, g, self.budget)
+        )
+        gap = inner + self._slack(q)
+        if gap < self.gap:
+            self.gap, self.bound, self.weights = gap, bound, q
+
+    def _slack(self, q: Vector) -> float:
+        """``L(w, exact) - L(w, q)`` as a sum of two nonnegative terms.
+
+        ``<exact - q, l - nu grad Omega(exact)>`` is the optimality condition of the exact weights,
+        the rest a Bregman divergence.
+        """
+        exact, nu, p = self.exact, self.problem.nu, self.problem.p
+        if q is exact:
+            return 0.0
+        step = exact - q
+        slope = self.ev.losses - self.ev.losses.mean()
+        if nu == 0:
+            return max(float(np.dot(step, slope)), 0.0)
+        if self.problem.divergence.name == "kl":
+            if ((exact == 0) & (q > 0)).any():
+                return max(
+                    self.problem.primal(self.ev.w, self.ev.losses, exact)
+                    - self.problem.primal(self.ev.w, self.ev.losses, q),
+                    0.0,
+                )
+            on = exact > 0
+            mirror = np.zeros_like(exact)
+            mirror[on] = np.log(exact[on] / p[on])
+            ratio = np.ones_like(q)
+            ratio[on] = q[on] / exact[on]
+            logs = np.log(ratio, out=np.zeros_like(ratio), where=ratio > 0)
+            bregman = np.dot(exact, ratio * logs - (ratio - 1.0))
+        else:
+            mirror = exact / p
+            bregman = 0.5 * np.dot(step, step / p)
+        mirror -= np.dot(exact, mirror)
+        return max(float(np.dot(step, slope - nu * mirror)), 0.0) + nu * max(float(bregman), 0.0)
+
+    # ------------------------------------------------------------ predicted weights
+
+    def _predict(self, g: Gradient) -> None:
+        """Try the exact weights at points that Newton steps on P lead to.
+
+        Near a kink (small nu) the weights at w itself are far from the optimal ones and no bound
+        on the rest can mend that. The steps need not be good: any weights are valid.
+        """
+        problem, ev, q = self.problem, self.ev, self.exact
+        value = self.primal
+        for _ in range(_PREDICTIONS):
+            if not self._wants_more():
+                return
+            if self.gap <= _GOOD_ENOUGH * (self.primal - value):
+                return  # no certificate could be much better: value is attained
+            step = newton_step(problem, ev, q, g, self.oracle, self.budget)
+            if step is None:
+                return
+            w, b, raw = step
+            for _ in range(12):
+                trial_w = problem.constraint.project(ev.w + w)
+                if problem.constraint.bounds(w.shape) is None or (trial_w != ev.w + w).any():
+                    trial_raw = problem.raw_prediction(trial_w, ev.b + b)
+                else:
+                    trial_raw = ev.raw + raw
+                trial = problem.evaluate(trial_w, ev.b + b, trial_raw)
+                weights = self.oracle.weights(trial.losses, problem.nu)
+                trial_value = problem.primal(trial.w, trial.losses, weights)
+                if trial_value < value or (trial_value <= value and self.gap == np.inf):
+                    break
+                w, b, raw = 0.25 * w, 0.25 * b, 0.25 * raw
+            else:
+                return
+            ev, q, value = trial, weights, trial_value
+            at_start = gradient(problem, self.ev, q)
+            self._try("tangent", q, at_start)
+            self._try("curvature", q, at_start)
+            g = gradient(problem, ev, q)
+
+
+def newton_step(
+    problem: DROProblem,
+    ev: Evaluation,
+    q: Vector,
+    g: Gradient,
+    oracle: DualOracle,
+    budget: float,
+) -> tuple[Matrix, Vector, Matrix] | None:
+    """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
+
+    ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses. None where the
+    weights' response is not known, the constraint is no box, or it would cost more than `budget`.
+    """
+    box = problem.constraint.bounds(ev.w.shape)
+    if box is None or problem.nu == 0:
+        return None
+    _, response = oracle.response(ev.losses, problem.nu)
+    if response is None:
+        return None
+    index = _taking_part(q, response)
+    if float(index.size) * order(problem) ** 2 > budget:
+        return None
+    d, k = problem.n_features, problem.n_outputs
+    m = d + int(problem.fit_intercept)
+    F = features(problem, index)
+    if isinstance(problem.loss, Multinomial):
+        pi = problem.loss.probabilities(ev.raw[index])
+        H = multinomial_hessian(F, q[index], pi)
+        free = multinomial_unknowns(problem)
+    else:
+        second = problem.loss.second(problem.y[index], ev.raw[index])  # type: ignore[attr-defined]
+        H = (F * (q[index] * second)[:, None]).T @ F
+        free = np.ones(m, dtype=bool)
+    # Rows of Z are class-major, as H is.
+    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * m)
+    H = H + _restrict(response, index).curvature(Z)
+    ridge = np.zeros((k, m))
+    ridge[:, :d] = problem.mu
+    H[np.diag_indices(k * m)] += ridge.reshape(-1)
+    slope = g.w + problem.mu * ev.w
+    r = np.concatenate([slope, g.b[None, :]]) if problem.fit_intercept else slope
+    held = np.zeros((k, m), dtype=bool)
+    held[:, :d] = (((ev.w <= box[0]) & (slope > 0)) | ((ev.w >= box[1]) & (slope < 0))).T
+    free &= ~held.reshape(-1)
+    step = np.zeros(k * m)
+    reduced = H[np.ix_(free, free)]
+    reduced[np.diag_indices(reduced.shape[0])] *= 1.0 + 1e-13
+    try:
+        step[free] = -np.linalg.solve(reduced, r.T.reshape(-1)[free])
+    except np.linalg.LinAlgError:
+        return None
+    if not np.isfinite(step).all():
+        return None
+    step = step.reshape(k, m).T
+    dw = np.ascontiguousarray(step[:d])
+    db = step[d] if problem.fit_intercept else np.zeros(k)
+    return dw, db, problem.raw_prediction(dw, db)
+
+
+def _taking_part(q: Vector, response: Response) -> npt.NDArray[np.int64]:
+    """Rows that have weight or whose weight responds; all of them for grouped sets."""
+    if response.aggregate is not None:
+        return np.arange(q.size)
+    return np.flatnonzero((q > 0) | (response.pool >= 0))
+
+
+def _restrict(response: Response, index: npt.NDArray[np.int64]) -> Response:
+    if response.aggregate is not None:
+        return response
+    direction = None if response.direction is None else response.direction[index]
+    return Response(response.rate[index], response.pool[index], direction)
+
+
+def relative(gap: float, primal: float, reference: float) -> float:
+    """``gap / (P_0 - dual)``, with a millionth of ``|P_0|`` as the least denominator.
+
+    The floor matters where the trivial model is optimal (``P_0 - dual`` is then the gap itself) or
+    leaves next to nothing to gain.
+    """
+    if not np.isfinite(gap):
+        return np.inf
+    span = reference - (primal - gap)
+    floor = TRIVIAL * max(abs(reference), np.finfo(float).tiny)
+    return gap / max(span, floor)

@@ -1,0 +1,80 @@
+"""Divergences between the weights ``q`` and the nominal weights ``p``.
+
+Both are n-invariant and agree to second order around ``p``. Each comes with the function ``Omega``
+that the dual oracle works with (the divergence up to a constant) and with its gradient, the
+*mirror* coordinate in which proximal steps are linear.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import check_option
+
+Vector = npt.NDArray[np.float64]
+
+
+class Divergence:
+    """Base of `Chi2` and `KL`."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def value(self, q: Vector, p: Vector) -> float:
+        """``D(q || p)``."""
+        raise NotImplementedError  # pragma: no cover
+
+    def mirror(self, q: Vector, p: Vector) -> Vector:
+        """The gradient of ``Omega`` at ``q``, up to a constant."""
+        raise NotImplementedError  # pragma: no cover
+
+
+class Chi2(Divergence):
+    """``D(q || p) = 1/2 sum_i (q_i - p_i)^2 / p_i``, ``Omega(q) = 1/2 sum_i q_i^2 / p_i``."""
+
+    name = "chi2"
+
+    def value(self, q: Vector, p: Vector) -> float:
+        return float(0.5 * np.dot(p, (q / p - 1.0) ** 2))
+
+    def mirror(self, q: Vector, p: Vector) -> Vector:
+        return q / p
+
+
+class KL(Divergence):
+    """``D(q || p) = Omega(q) = sum_i q_i log(q_i / p_i)``."""
+
+    name = "kl"
+
+    def value(self, q: Vector, p: Vector) -> float:
+        # x log x - (x - 1) is summed instead of x log x: equal because q and p have the same sum,
+        # and accurate when q is close to p.
+        ratio = q / p
+        logs = np.log(ratio, out=np.zeros_like(ratio), where=ratio > 0)
+        return float(np.dot(p, ratio * logs - (ratio - 1.0)))
+
+    def mirror(self, q: Vector, p: Vector) -> Vector:
+        with np.errstate(divide="ignore"):
+            return np.log(q / p)
+
+
+_BY_NAME: dict[str, type[Divergence]] = {"chi2": Chi2, "kl": KL}
+
+
+def as_divergence(divergence: Any, default: str = "chi2") -> Divergence:
+    """A divergence from an object or a name; "auto" is `default`."""
+    if isinstance(divergence, Divergence):
+        return divergence
+    name = check_option("divergence", divergence, ["auto", *_BY_NAME])
+    return _BY_NAME[default if name == "auto" else name]()

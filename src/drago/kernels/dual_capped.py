@@ -1,0 +1,342 @@
+"""The dual oracle of a capped simplex, ``0 <= q_i <= cap p_i``, without sorting.
+
+Solved here: ``argmax_q <u, q> - c Omega(q)`` with ``sum q = 1``. One scalar ``tau`` decides::
+
+    chi2:  q_i = p_i clip((u_i - tau) / c, 0, cap)
+    KL:    q_i = p_i min(exp((u_i - tau) / c), cap)
+
+CVaR has ``cap = 1 / tail_fraction``, the whole simplex ``cap = inf``. ``tau`` is kept as the pair
+``(ref, delta)``, ``tau = ref + delta``: differences to a nearby ``ref`` are exact in floating
+point, so the answer stays right where ``c`` is far below the rounding of ``u``.
+"""
+
+import math
+
+import numpy as np
+
+from drago.kernels import REDUCE, jit
+
+# Passes of Newton's method before the robust start (a selection in linear time) is paid for, and
+# before the working set is sorted.
+PATIENCE = 12
+TOLERANCE = 1e-13
+SUBSAMPLE = 2048
+
+
+@jit()
+def upper_quantile(u, p, mass):
+    """The largest value ``m`` of ``u`` with ``p(u >= m) >= mass``; linear time on average.
+
+    Quickselect by mass with three-way partition: ties are one element.
+    """
+    a, w = u.copy(), p.copy()
+    lo, hi = 0, a.shape[0]
+    above = 0.0  # mass of what is known to lie above the answer
+    while hi - lo > 1:
+        x, y, z = a[lo], a[(lo + hi) // 2], a[hi - 1]
+        pivot = max(min(x, y), min(max(x, y), z))
+        left, i, right = lo, lo, hi  # [lo, left) > pivot, [left, i) == pivot, [right, hi) < pivot
+        mass_greater, mass_equal = 0.0, 0.0
+        while i < right:
+            v = a[i]
+            if v > pivot:
+                mass_greater += w[i]
+                a[i], a[left] = a[left], v
+                w[i], w[left] = w[left], w[i]
+                left += 1
+                i += 1
+            elif v < pivot:
+                right -= 1
+                a[i], a[right] = a[right], v
+                w[i], w[right] = w[right], w[i]
+            else:
+                mass_equal += w[i]
+                i += 1
+        if above + mass_greater >= mass:
+            hi = left
+        elif above + mass_greater + mass_equal >= mass or right == hi:
+            return pivot
+        else:
+            above += mass_greater + mass_equal
+            lo = right
+    return a[lo]
+
+
+@jit()
+def capped_vertex(u, p, cap, q):
+    """``c = 0``: the cap is filled from the largest loss down; ties share in proportion to p."""
+    n = u.shape[0]
+    threshold = upper_quantile(u, p, 1.0 / cap if cap < math.inf else 0.0)
+    above, tied = 0.0, 0.0
+    for i in range(n):
+        if u[i] > threshold:
+            above += p[i]
+        elif u[i] == threshold:
+            tied += p[i]
+    cap = min(cap, 1.0 / above) if above > 0.0 else cap
+    level = max(1.0 - cap * above, 0.0) / tied if above > 0.0 else 1.0 / tied
+    for i in range(n):
+        q[i] = p[i] * cap if u[i] > threshold else (p[i] * level if u[i] == threshold else 0.0)
+    return threshold
+
+
+@jit(fastmath=REDUCE, error_model="numpy")
+def _chi2_sums(u, p, ref, delta, top):
+    """Masses of the free and of the capped rows, and ``sum p (u - ref)`` of the free ones."""
+    free, capped, moment = 0.0, 0.0, 0.0
+    for i in range(u.shape[0]):
+        d = u[i] - ref
+        x = d - delta
+        w_free = p[i] if (x > 0.0) & (x < top) else 0.0
+        free += w_free
+        moment += w_free * d
+        capped += p[i] if x >= top else 0.0
+    return free, capped, moment
+
+
+@jit(error_model="numpy")
+def _chi2_newton(u, p, c, cap, ref):
+    """Newton's method on the piecewise linear ``sum q(tau) - 1`` from ``tau = ref``.
+
+    Done when a pass finds the free and capped rows that the step before assumed: ``tau`` is then
+    exact for them. Returns ``ref, delta, done``.
+    """
+    top = c * cap
+    delta, lo, hi = 0.0, -math.inf, math.inf
+    last_free, last_capped = -1.0, -1.0
+    for _ in range(PATIENCE):
+        free, capped, moment = _chi2_sums(u, p, ref, delta, top)
+        if free == last_free and capped == last_capped:
+            return ref, delta, True
+        if free <= 0.0:
+            break
+        last_free, last_capped = free, capped
+        full = cap * capped if capped > 0.0 else 0.0
+        if full + (moment - delta * free) / c > 1.0:
+            lo = max(lo, ref + delta)
+        else:
+            hi = min(hi, ref + delta)
+        step = (moment - c * (1.0 - full)) / free
+        if not (lo <= ref + step <= hi):
+            if not (lo > -math.inf and hi < math.inf):
+                break
+            step = 0.5 * (lo + hi) - ref
+            last_free = -1.0
+        shifted = ref + step
+        delta = step - (shifted - ref)
+        ref = shifted
+    return ref, delta, False
+
+
+@jit(error_model="numpy")
+def _chi2_exact(u, p, c, cap):
+    """``tau`` by selection, then a sort of the few rows that it leaves open.
+
+    With ``m`` the quantile that a vertex would use, ``tau`` lies in ``[m - c cap, m]``: rows
+    further than ``c cap`` from ``m`` are settled, and ``u - m`` is exact for the others.
+    """
+    n = u.shape[0]
+    bounded = cap < math.inf
+    m = upper_quantile(u, p, 1.0 / cap if bounded else 0.0)
+    tied = 0.0
+    for i in range(n):
+        if u[i] == m:
+            tied += p[i]
+    width = c * cap if bounded else c / tied
+    capped = 0.0
+    size = 0
+    for i in range(n):
+        if u[i] - m >= width and bounded:
+            capped += p[i]
+        elif u[i] - m > -width:
+            size += 1
+    d, w = np.empty(size), np.empty(size)
+    size = 0
+    for i in range(n):
+        gap = u[i] - m
+        if gap > -width and not (bounded and gap >= width):
+            d[size] = gap
+            w[size] = p[i]
+            size += 1
+    order = np.argsort(d)
+    # Bisection on the 2 size breakpoints, zero of a row at d, cap of a row at d - width.
+    mass, moment = np.zeros(size + 1), np.zeros(size + 1)
+    for k in range(size):
+        i = order[k]
+        mass[k + 1] = mass[k] + w[i]
+        moment[k + 1] = moment[k] + w[i] * d[i]
+    d = d[order]
+    lo, hi = -width, 0.0
+    for shift in (0.0, width):
+        if shift > 0.0 and not bounded:
+            continue
+        a, b = 0, size
+        while a < b:
+            k = (a + b) // 2
+            t = d[k] - shift
+            first = np.searchsorted(d, t, side="right")
+            last = np.searchsorted(d, t + width, side="left") if bounded else size
+            free = mass[last] - mass[first]
+            total = (moment[last] - moment[first] - t * free) / c
+            if bounded:
+                total += cap * (capped + mass[size] - mass[last])
+            if total >= 1.0:
+                lo = max(lo, t)
+                a = k + 1
+            else:
+                hi = min(hi, t)
+                b = k
+    # Within (lo, hi) no row changes its state.
+    middle = 0.5 * (lo + hi)
+    first = np.searchsorted(d, middle, side="right")
+    last = np.searchsorted(d, middle + width, side="left") if bounded else size
+    free = 0.0
+    moment_free = 0.0
+    for k in range(first, last):
+        i = order[k]
+        free += w[i]
+        moment_free += w[i] * d[k]
+    full = cap * (capped + mass[size] - mass[last]) if bounded else 0.0
+    if free > 0.0:
+        return m, min(max((moment_free - c * (1.0 - full)) / free, lo), hi)
+    return m, middle
+
+
+@jit(fastmath=REDUCE, error_model="numpy")
+def _chi2_write(u, p, c, cap, ref, delta, q):
+    """Fill ``q``; the free rows share the mass that the capped ones leave, exactly."""
+    top = c * cap
+    free, capped, moment = _chi2_sums(u, p, ref, delta, top)
+    rest = 1.0 - cap * capped if capped > 0.0 else 1.0
+    if free > 0.0:
+        mean = moment / free
+        base = rest / free
+        inverse = 1.0 / c
+        for i in range(u.shape[0]):
+            d = u[i] - ref
+            x = d - delta
+            value = min(max((d - mean) * inverse + base, 0.0), cap)
+            value = 0.0 if x <= 0.0 else value
+            q[i] = p[i] * (cap if x >= top else value)
+    else:
+        for i in range(u.shape[0]):
+            q[i] = p[i] * cap if (u[i] - ref) - delta >= top else 0.0
+    return free
+
+
+@jit()
+def capped_chi2(u, p, c, cap, tau, q):
+    """Exact weights with the chi2 divergence; returns ``tau`` for a warm start (NaN: cold)."""
+    n = u.shape[0]
+    if cap <= 1.0:
+        for i in range(n):
+            q[i] = p[i]
+        return tau
+    if c == 0.0:
+        return capped_vertex(u, p, cap, q)
+    done = False
+    ref, delta = tau, 0.0
+    if math.isnan(tau) and n > 4 * SUBSAMPLE:
+        stride = n // SUBSAMPLE
+        w = p[::stride].copy()
+        w /= w.sum()
+        ref, delta = _chi2_exact(u[::stride].copy(), w, c, cap)
+        ref += delta
+    if not math.isnan(ref):
+        ref, delta, done = _chi2_newton(u, p, c, cap, ref)
+    if not done:
+        ref, delta = _chi2_exact(u, p, c, cap)
+    _chi2_write(u, p, c, cap, ref, delta, q)
+    return ref + delta
+
+
+@jit(fastmath=REDUCE, error_model="numpy")
+def _kl_sums(e, p, s, cap):
+    """``sum p e`` of the rows below the cap at the scale ``s``, and the mass of the others."""
+    open_, capped = 0.0, 0.0
+    for i in range(e.shape[0]):
+        below = e[i] * s < cap
+        open_ += p[i] * e[i] if below else 0.0
+        capped += 0.0 if below else p[i]
+    return open_, capped
+
+
+@jit(fastmath=REDUCE, error_model="numpy")
+def _kl_exponentials(u, c, ref, e):
+    """``e_i = exp((u_i - ref) / c)``; what would overflow is above the cap at any scale."""
+    inverse = 1.0 / c
+    for i in range(u.shape[0]):
+        exponent = min((u[i] - ref) * inverse, 600.0)
+        # Below this the result is denormal, and slow.
+        e[i] = math.exp(exponent) if exponent > -700.0 else 0.0
+
+
+@jit(error_model="numpy")
+def _kl_scale(e, p, cap):
+    """The scale ``s`` with ``sum p min(s e, cap) = 1``, by Newton's method; 0 when it fails.
+
+    The sum is concave and piecewise linear in ``s``: from the first step on, Newton's method
+    rises monotonically to the root and ends on it.
+    """
+    s = 1.0
+    last_open, last_capped = -1.0, -1.0
+    for _ in range(200):
+        open_, capped = _kl_sums(e, p, s, cap)
+        if open_ == last_open and capped == last_capped:
+            return s
+        last_open, last_capped = open_, capped
+        rest = 1.0 - cap * capped if capped > 0.0 else 1.0
+        if rest <= 0.0:
+            s *= 0.125
+        elif open_ > 0.0:
+            s = rest / open_
+        else:
+            return 0.0
+        if not (1e-200 < s < 1e200):
+            return 0.0
+    return s
+
+
+@jit()
+def capped_kl(u, p, c, cap, tau, q, log_ratio):
+    """Exact weights with the KL divergence; returns ``tau`` for a warm start (NaN: cold).
+
+    ``log_ratio``, where it is not empty, receives ``log(q / p)``, which does not underflow.
+    """
+    n = u.shape[0]
+    if cap <= 1.0:
+        for i in range(n):
+            q[i] = p[i]
+        for i in range(log_ratio.shape[0]):
+            log_ratio[i] = 0.0
+        return tau
+    if c == 0.0:
+        return capped_vertex(u, p, cap, q)
+    bounded = cap < math.inf
+    log_cap = math.log(cap) if bounded else math.inf
+    ref = tau
+    if math.isnan(ref) and bounded and n > 4 * SUBSAMPLE:
+        stride = n // SUBSAMPLE
+        w = p[::stride].copy()
+        w /= w.sum()
+        v = u[::stride].copy()
+        ref = upper_quantile(v, w, 1.0 / cap) - c * log_cap
+        e = np.empty(v.shape[0])
+        _kl_exponentials(v, c, ref, e)
+        s = _kl_scale(e, w, cap)
+        ref = ref - c * math.log(s) if s > 0.0 else math.nan
+    s = 0.0
+    if not math.isnan(ref):
+        _kl_exponentials(u, c, ref, q)
+        s = _kl_scale(q, p, cap)
+    if not (1e-30 < s < 1e30):
+        # The rows above this quantile fill the cap at scale 1, so the root lies in (0, 1].
+        ref = upper_quantile(u, p, 1.0 / cap) - c * log_cap if bounded else u.max()
+        _kl_exponentials(u, c, ref, q)
+        s = _kl_scale(q, p, cap)
+    for i in range(n):
+        q[i] = p[i] * min(q[i] * s, cap)
+    shift = math.log(s)
+    for i in range(log_ratio.shape[0]):
+        log_ratio[i] = min((u[i] - ref) / c + shift, log_cap)
+    return ref - c * shift

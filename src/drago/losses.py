@@ -1,0 +1,267 @@
+"""Losses as functions of the raw prediction ``z = x'w + b``.
+
+Squared      1/2 (z - y)^2
+Huber        1/2 r^2 for |r| <= delta, delta (|r| - delta/2) beyond, r = z - y
+Logistic     log(1 + exp(-z)) for y = 1, log(1 + exp(z)) for y = 0
+Multinomial  log sum_c exp(z_c) - z_y, y in 0..k-1
+
+A user's own loss is a vectorised function ``loss(y, raw) -> (losses, derivatives)``, convex and
+differentiable in the raw prediction. It may carry attributes: ``n_outputs`` (default 1; with more,
+`raw` and the derivatives have shape (n, n_outputs)), ``curvature`` (an upper bound on the second
+derivative) and ``lipschitz`` (an upper bound on the norm of the derivative), both infinite when
+absent. Everything works with it except the certificate's curvature bounds, which need to know the
+loss's second derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import check_number, check_option, check_vector
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+class Loss:
+    """Base of the losses. `raw` and derivatives have shape (n, n_outputs), losses (n,)."""
+
+    name: str
+    curvature: float
+    """Upper bound on the second derivative with respect to the raw prediction."""
+    lipschitz: float
+    """Upper bound on the norm of the derivative; infinite where there is none."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def check_target(self, y: Any, n: int) -> Array:
+        """The target in the form that the kernels take, or an error."""
+        return check_vector("y", y, n)
+
+    def n_outputs(self, y: Array) -> int:
+        """Raw predictions per row."""
+        return 1
+
+    def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
+        """Losses and their derivatives."""
+        raise NotImplementedError  # pragma: no cover
+
+    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector] | None:
+        """Slopes ``alpha`` near the derivatives with ``sum_i q_i alpha_i = 0`` exactly.
+
+        Returns them with the Fenchel-Young terms ``l_i + l_i*(alpha_i) - alpha_i z_i >= 0``, or
+        None where the loss knows no conjugate. The certificate of a fit with an unpenalised
+        intercept rests on these.
+        """
+        return None
+
+
+class _SingleOutput(Loss):
+    code: int
+
+    @property
+    def _parameter(self) -> float:
+        return 0.0
+
+    def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
+        from drago.kernels.losses import single_output
+
+        losses, dlosses = np.empty(raw.shape[0]), np.empty(raw.shape)
+        single_output(self.code, self._parameter, y, raw, losses, dlosses)
+        return losses, dlosses
+
+    def second(self, y: Array, raw: Matrix) -> Vector:
+        """Second derivatives."""
+        from drago.kernels.losses import second_single_output
+
+        return second_single_output(self.code, self._parameter, y, raw)
+
+
+def _shrink_heavier(slopes: Vector, q: Vector) -> tuple[Vector, Vector]:
+    """Scale the slopes of the sign with more q-mass until the weighted sum is 0."""
+    up = float(np.dot(q, np.maximum(slopes, 0.0)))
+    down = float(np.dot(q, np.maximum(-slopes, 0.0)))
+    scale = np.ones_like(slopes)
+    if up > down:
+        scale[slopes > 0] = down / up
+    elif down > up:
+        scale[slopes < 0] = up / down
+    return slopes * scale, scale
+
+
+class Squared(_SingleOutput):
+    """``1/2 (z - y)^2``."""
+
+    name, code, curvature, lipschitz = "squared", 0, 1.0, np.inf
+
+    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        residual = raw[:, 0] - y
+        mean = np.dot(q, residual) / q.sum()
+        return (residual - mean)[:, None], np.full(y.shape[0], 0.5 * mean * mean)
+
+
+class Huber(_SingleOutput):
+    """``1/2 r^2`` for ``|r| <= delta``, ``delta (|r| - delta/2)`` beyond.
+
+    Parameters
+    ----------
+    delta : float > 0
+        Where the loss turns from quadratic to linear, in the unit of the target.
+    """
+
+    name, code, curvature = "huber", 1, 1.0
+
+    def __init__(self, delta: float = 1.0) -> None:
+        self.delta = check_number("delta", delta, low=0, open_low=True)
+        self.lipschitz = self.delta
+
+    def __repr__(self) -> str:
+        return f"Huber(delta={self.delta:g})"
+
+    @property
+    def _parameter(self) -> float:
+        return self.delta
+
+    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        r = raw[:, 0] - y
+        slopes = np.clip(r, -self.delta, self.delta)
+        alpha, _ = _shrink_heavier(slopes, q)
+        size, a = np.abs(r), np.abs(alpha)
+        beyond = (self.delta - a) * (size - 0.5 * (self.delta + a))
+        young = np.where(size > self.delta, beyond, 0.5 * (alpha - slopes) ** 2)
+        return alpha[:, None], young
+
+
+class Logistic(_SingleOutput):
+    """``log(1 + exp(-z))`` for y = 1, ``log(1 + exp(z))`` for y = 0."""
+
+    name, code, curvature, lipschitz = "logistic", 2, 0.25, 1.0
+
+    def check_target(self, y: Any, n: int) -> Array:
+        y = check_vector("y", y, n)
+        values = np.unique(y)
+        if not np.isin(values, (0.0, 1.0)).all():
+            raise ValueError(
+                f"y must hold 0 and 1 for the logistic loss, but holds {values[:5]}; "
+                "encode the labels, or use DROClassifier, which takes any."
+            )
+        return y
+
+    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        losses, dlosses = self.evaluate(y, raw)
+        alpha, scale = _shrink_heavier(dlosses[:, 0], q)
+        a = np.abs(alpha)
+        # KL divergence between the Bernoulli laws of a and of |derivative| = a / scale, whose
+        # complement is exp(-loss).
+        with np.errstate(divide="ignore", invalid="ignore"):
+            young = np.where(a > 0, a * np.log(scale), 0.0)
+            young += np.where(scale < 1, (1.0 - a) * (np.log1p(-a) + losses), 0.0)
+        return alpha[:, None], np.maximum(young, 0.0)
+
+
+class Multinomial(Loss):
+    """``log sum_c exp(z_c) - z_y``."""
+
+    name, curvature, lipschitz = "multinomial", 0.5, float(np.sqrt(2.0))
+
+    def check_target(self, y: Any, n: int) -> Array:
+        y = check_vector("y", y, n)
+        if (y != np.round(y)).any() or y.min() < 0:
+            raise ValueError(
+                "y must hold the integers 0..k-1 for the multinomial loss, but holds "
+                f"{np.unique(y)[:5]}; encode the labels, or use DROClassifier, which takes any."
+            )
+        return y.astype(np.int64)
+
+    def n_outputs(self, y: Array) -> int:
+        return int(y.max()) + 1
+
+    def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
+        from drago.kernels.losses import multinomial
+
+        losses, dlosses = np.empty(raw.shape[0]), np.empty(raw.shape)
+        multinomial(y, raw, losses, dlosses)
+        return losses, dlosses
+
+    def probabilities(self, raw: Matrix) -> Matrix:
+        """Softmax of each row."""
+        e = np.exp(raw - raw.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        mass = np.bincount(y, weights=q, minlength=raw.shape[1])
+        there = mass > 0
+        inside = raw[:, there]
+        top = inside.max(axis=1, keepdims=True)
+        log_restricted = inside - (top + np.log(np.exp(inside - top).sum(axis=1, keepdims=True)))
+        restricted = np.exp(log_restricted)
+        mean = q @ restricted
+        keep = min(1.0, float((mass[there] / mean).min()))
+        if keep < 1.0:
+            rest = (mass[there] - keep * mean) / (1.0 - keep)
+            restricted = keep * restricted + (1.0 - keep) * np.maximum(rest, 0.0)
+        top = raw.max(axis=1, keepdims=True)
+        log_all = raw - (top + np.log(np.exp(raw - top).sum(axis=1, keepdims=True)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = restricted * (np.log(restricted) - log_all[:, there])
+        young = np.where(restricted > 0, terms, 0.0).sum(axis=1)
+        alpha = np.zeros(raw.shape)
+        alpha[:, there] = restricted
+        alpha[np.arange(y.shape[0]), y] -= 1.0
+        return alpha, np.maximum(young, 0.0)
+
+
+class UserLoss(Loss):
+    """Adapter of a user's own function ``loss(y, raw) -> (losses, derivatives)``."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self.curvature = float(getattr(function, "curvature", np.inf))
+        self.lipschitz = float(getattr(function, "lipschitz", np.inf))
+        self._n_outputs = int(getattr(function, "n_outputs", 1))
+
+    def __repr__(self) -> str:
+        return f"UserLoss({self.name})"
+
+    def n_outputs(self, y: Array) -> int:
+        return self._n_outputs
+
+    def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
+        out = self.function(y, raw[:, 0] if self._n_outputs == 1 else raw)
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise ValueError(
+                f"the loss {self.name} must return the pair (losses, derivatives), "
+                f"but returned {type(out).__name__}."
+            )
+        losses = np.ascontiguousarray(out[0], dtype=np.float64)
+        dlosses = np.ascontiguousarray(out[1], dtype=np.float64)
+        if losses.shape != (raw.shape[0],) or dlosses.size != raw.size:
+            raise ValueError(
+                f"the loss {self.name} must return losses of shape {(raw.shape[0],)} and "
+                f"derivatives of shape {raw.shape}, but returned {losses.shape} and {dlosses.shape}."
+            )
+        return losses, dlosses.reshape(raw.shape)
+
+
+_BY_NAME: dict[str, type[Loss]] = {
+    "squared": Squared,
+    "huber": Huber,
+    "logistic": Logistic,
+    "multinomial": Multinomial,
+}
+
+
+def as_loss(loss: Any) -> Loss:
+    """A loss from an object, a name or a user's own function."""
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, str) or not callable(loss) or isinstance(loss, type):
+        return _BY_NAME[check_option("loss", loss, _BY_NAME)]()
+    return UserLoss(loss)

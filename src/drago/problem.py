@@ -1,0 +1,422 @@
+"""The problem that every solver, engine and benchmark minimises.
+
+Conventions
+-----------
+Inside the library the coefficients are ``w`` of shape (n_features, n_outputs) and the intercept is
+kept apart as ``b`` of shape (n_outputs,), zeros when none is fitted. In public they have
+scikit-learn's shapes, (n_features,) and a float for one output, (n_outputs, n_features) and
+(n_outputs,) otherwise. ``p`` are the sample weights normalised to sum 1; rows of weight 0 are
+dropped at the door.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import (
+    check_features,
+    check_groups,
+    check_number,
+    check_sample_weight,
+    check_vector,
+)
+from drago.constraints import as_constraint
+from drago.divergences import Divergence
+from drago.losses import Logistic, Multinomial, UserLoss, as_loss
+from drago.oracles import DualOracle
+from drago.uncertainty import Grouped, UserSet, as_uncertainty
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# Entries of a block of X that is converted to float64 at a time.
+_CHUNK = 1 << 18
+
+
+class NonFiniteLossError(ArithmeticError, ValueError):
+    """A loss or its derivative came out as NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one visit to the data at ``(w, b)`` yields."""
+
+    w: Matrix
+    b: Vector
+    raw: Matrix
+    losses: Vector
+    dlosses: Matrix
+
+
+class DROProblem:
+    """Penalised distributionally robust learning with a linear model.
+
+    ``min over w in W  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
+
+    The problem is immutable, knows no solver, and keeps `X` without a copy where it can.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n, n_features)
+        float32 or float64 (anything else becomes float64); sparse formats become CSR.
+    y : array of shape (n,)
+        Numbers for regression, {0, 1} for "logistic", 0..k-1 for "multinomial".
+    loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
+    uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
+    divergence : {"auto", "chi2", "kl"} or Divergence
+        "auto" is a ball's own divergence, otherwise chi2.
+    shift_cost : float >= 0 or "auto"
+        The nu of the formula, in the unit of the loss. "auto" is 0.1 times the mean loss at w = 0
+        with its best intercept.
+    l2_reg : float >= 0
+        The mu of the formula.
+    sample_weight : array of shape (n,), optional
+        Weight k equals k copies of the row.
+    groups : array of shape (n,), optional
+        Labels for `Grouped` sets.
+    fit_intercept : bool
+        The intercept is neither penalised nor constrained.
+    constraint : L2Ball, Box, NonNegative or None
+        The set W of the coefficients.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X, y = np.eye(3), np.array([1.0, 2.0, 6.0])
+    >>> problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.5), shift_cost=0.1)
+    >>> problem.worst_case_weights(problem.losses(np.zeros(3))).round(3)
+    array([0.   , 0.333, 0.667])
+    """
+
+    X: Any
+    y: Array
+    p: Vector
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        loss: Any = "squared",
+        uncertainty: Any = "cvar",
+        divergence: Any = "auto",
+        shift_cost: float | str = "auto",
+        l2_reg: float = 1e-3,
+        sample_weight: Any = None,
+        groups: Any = None,
+        fit_intercept: bool = False,
+        constraint: Any = None,
+    ) -> None:
+        X = check_features(X)
+        n = X.shape[0]
+        self.loss = as_loss(loss)
+        y = self.loss.check_target(y, n)
+        groups = None if groups is None else check_groups(groups, n)
+        if sample_weight is None:
+            p = np.full(n, 1.0 / n)
+        else:
+            p = check_sample_weight(sample_weight, n)
+            kept = p > 0
+            if not kept.all():
+                X, y, p = X[kept], y[kept], p[kept]
+                groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
+            # Divided by the largest first: a sum of huge weights must not overflow.
+            p = p / p.max()
+            p = p / p.sum()
+        self.X, self.y, self.p, self.groups = _locked(X), _locked(y), _locked(p), groups
+        self.n_outputs = self.loss.n_outputs(y)
+        if isinstance(self.loss, (Logistic, Multinomial)) and np.unique(y).size < 2:
+            raise ValueError(
+                f"y must hold at least two classes among the rows of positive weight, but holds "
+                f"only {np.unique(y)[0]:g}."
+            )
+        self.fit_intercept = bool(fit_intercept)
+        self.constraint = as_constraint(constraint)
+        self.constraint.bounds((self.n_features, self.n_outputs))
+        self.uncertainty = copy.deepcopy(as_uncertainty(uncertainty))
+        if isinstance(self.uncertainty, Grouped) and groups is None:
+            raise ValueError(
+                f"{self.uncertainty!r} needs to know the group of each row: give groups=."
+            )
+        self.divergence: Divergence = self.uncertainty.match(divergence)
+        self.mu = check_number("l2_reg", l2_reg, low=0)
+        if isinstance(shift_cost, str):
+            if shift_cost != "auto":
+                raise ValueError(
+                    f"shift_cost must be a number in [0, inf) or 'auto', but {shift_cost!r} was given."
+                )
+            self.nu = 0.1 * self._mean_loss_at_zero()
+        else:
+            self.nu = check_number("shift_cost", shift_cost, low=0)
+        self._frozen = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_frozen"):
+            raise AttributeError(
+                f"a DROProblem does not change: make a new one instead of setting {name}."
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        return (
+            f"DROProblem({self.n_samples} x {self.n_features}, loss={self.loss.name!r}, "
+            f"uncertainty={self.uncertainty!r}, divergence={self.divergence.name!r}, "
+            f"shift_cost={self.nu:g}, l2_reg={self.mu:g})"
+        )
+
+    # ---------------------------------------------------------------- sizes and constants
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def is_sparse(self) -> bool:
+        return not isinstance(self.X, np.ndarray)
+
+    @property
+    def shift_cost(self) -> float:
+        return self.nu
+
+    @property
+    def l2_reg(self) -> float:
+        return self.mu
+
+    @cached_property
+    def row_norms(self) -> Vector:
+        """Euclidean norms of the rows, the intercept's 1 included."""
+        square = np.empty(self.n_samples)
+        for rows in self._chunks():
+            block = self.X[rows]
+            if self.is_sparse:
+                square[rows] = np.asarray(block.multiply(block).sum(axis=1), dtype=float).reshape(-1)
+            else:
+                block = block.astype(np.float64, copy=False)
+                square[rows] = np.einsum("ij,ij->i", block, block)
+        return np.sqrt(square + float(self.fit_intercept))
+
+    @cached_property
+    def smoothness(self) -> float:
+        """L: upper bound on the Lipschitz constant of each loss's gradient in w."""
+        return float(self.loss.curvature * self.row_norms.max() ** 2)
+
+    @cached_property
+    def lipschitz(self) -> float:
+        """G: upper bound on ``||grad loss_i||``.
+
+        The squared loss has none on all of space; there the bound is over the level set of the
+        starting point, ``(mu/2) ||w||^2 <= P(0)``, and infinite when mu = 0.
+        """
+        if np.isfinite(self.loss.lipschitz) or not hasattr(self.loss, "code"):
+            return float(self.loss.lipschitz * self.row_norms.max())
+        value, b = self.reference
+        if self.mu == 0:
+            return np.inf
+        radius = np.sqrt(2.0 * max(value, 0.0) / self.mu)
+        slopes = np.abs(self.y - b[0]) + self.row_norms * radius
+        return float((slopes * self.row_norms).max())
+
+    @cached_property
+    def q_max(self) -> float:
+        """The largest weight that the set allows a row."""
+        return self.uncertainty.q_max(self.p, self.groups)
+
+    @cached_property
+    def kappa_q(self) -> float:
+        """The largest ``q_i / p_i`` that the set allows."""
+        return self.uncertainty.kappa_q(self.p, self.groups)
+
+    # ---------------------------------------------------------------- passes over the data
+
+    def _chunks(self) -> list[slice]:
+        rows = max(1, _CHUNK // self.n_features)
+        return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
+
+    def raw_prediction(self, w: Matrix, b: Vector) -> Matrix:
+        """``X w + b`` in float64, shape (n, n_outputs); one pass."""
+        X = self.X
+        if X.dtype == np.float64:
+            product = X @ (w[:, 0] if w.shape[1] == 1 else w)
+            raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
+        else:
+            raw = np.empty((self.n_samples, w.shape[1]))
+            for rows in self._chunks():
+                raw[rows] = X[rows].astype(np.float64) @ w
+        if b.any():
+            raw = raw + b
+        return np.ascontiguousarray(raw)
+
+    def weighted_rows(self, c: Matrix) -> Matrix:
+        """``X' c`` in float64, shape (n_features, columns of c); one pass."""
+        X = self.X
+        if X.dtype == np.float64:
+            product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)
+            return np.asarray(product, dtype=np.float64).reshape(self.n_features, -1)
+        out = np.zeros((self.n_features, c.shape[1]))
+        for rows in self._chunks():
+            out += X[rows].astype(np.float64).T @ c[rows]
+        return out
+
+    def rows(self, index: Array) -> Matrix:
+        """Some rows of X as a dense float64 array."""
+        block = self.X[index]
+        if self.is_sparse:
+            block = block.toarray()
+        return np.ascontiguousarray(block, dtype=np.float64)
+
+    def evaluate(self, w: Matrix, b: Vector, raw: Matrix | None = None) -> Evaluation:
+        """Losses and derivatives at ``(w, b)``; one pass over X, none where `raw` is given."""
+        raw = self.raw_prediction(w, b) if raw is None else raw
+        losses, dlosses = self.loss.evaluate(self.y, raw)
+        if not (np.isfinite(losses.sum()) and np.isfinite(dlosses.sum())):
+            bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
+            if bad.any():
+                i = int(np.argmax(bad))
+                raise NonFiniteLossError(
+                    f"the loss {self.loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
+                    f"first on row {i} at the raw prediction {raw[i]}; "
+                    "check the loss, or scale the features and the target."
+                )
+        return Evaluation(w, b, raw, losses, dlosses)
+
+    # ---------------------------------------------------------------- public functions of coef
+
+    def to_internal(self, coef: Any, intercept: Any = 0.0) -> tuple[Matrix, Vector]:
+        """``(w, b)`` from arrays of scikit-learn's shapes."""
+        d, k = self.n_features, self.n_outputs
+        coef = np.asarray(coef, dtype=np.float64)
+        if coef.size != d * k or (k > 1 and coef.shape != (k, d)):
+            expected = (d,) if k == 1 else (k, d)
+            raise ValueError(f"coef must have shape {expected}, but has shape {coef.shape}.")
+        b = np.asarray(intercept, dtype=np.float64).reshape(-1)
+        if b.size == 1 and k > 1:
+            b = np.repeat(b, k)
+        if b.size != k:
+            raise ValueError(f"intercept must have {k} entries, but has shape {b.shape}.")
+        if not (np.isfinite(coef).all() and np.isfinite(b).all()):
+            raise ValueError("coef and intercept must be finite, but hold NaN or infinity.")
+        if b.any() and not self.fit_intercept:
+            raise ValueError(
+                f"intercept={intercept!r} was given, but the problem has fit_intercept=False."
+            )
+        return np.ascontiguousarray(coef.reshape(k, d).T), b
+
+    def to_public(self, w: Matrix, b: Vector) -> tuple[Vector, Any]:
+        """``coef`` and ``intercept`` of scikit-learn's shapes."""
+        if self.n_outputs == 1:
+            return w[:, 0].copy(), float(b[0])
+        return np.ascontiguousarray(w.T), b.copy()
+
+    def losses(self, coef: Any, intercept: Any = 0.0) -> Vector:
+        """The loss of each row, shape (n,)."""
+        return self.evaluate(*self.to_internal(coef, intercept)).losses
+
+    def worst_case_weights(self, losses: Any) -> Vector:
+        """``argmax over q in Q of sum_i q_i losses_i - nu D(q || p)``."""
+        losses = check_vector("losses", losses, self.n_samples)
+        return self.dual_oracle().weights(losses, self.nu)
+
+    def objective(self, coef: Any, intercept: Any = 0.0) -> float:
+        """``P(w)``, the value that is minimised (coef is not checked against W)."""
+        w, b = self.to_internal(coef, intercept)
+        losses = self.evaluate(w, b).losses
+        return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu))
+
+    def primal(self, w: Matrix, losses: Vector, q: Vector) -> float:
+        """``sum q l - nu D(q || p) + (mu/2) ||w||^2``."""
+        penalty = self.nu * self.divergence.value(q, self.p) if self.nu > 0 else 0.0
+        return float(np.dot(q, losses) - penalty + 0.5 * self.mu * np.vdot(w, w))
+
+    def dual_oracle(self) -> DualOracle:
+        """A new oracle for the weights; it starts each search where its last one ended."""
+        return self.uncertainty.oracle(self.p, self.divergence, self.groups)
+
+    # ---------------------------------------------------------------- the reference point
+
+    @cached_property
+    def reference(self) -> tuple[float, Vector]:
+        """``P_0`` and its intercept: the objective at w = 0 (projected onto W), best intercept."""
+        w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
+        b = np.zeros(self.n_outputs)
+        raw = self.raw_prediction(w, b)
+        if self.fit_intercept:
+            b = self._best_intercept(raw)
+            raw = raw + b
+        losses = self.evaluate(w, b, raw).losses
+        return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu)), b
+
+    def _best_intercept(self, raw: Matrix) -> Vector:
+        from drago._intercept import best_intercept
+
+        if isinstance(self.loss, (Logistic, Multinomial)) and not raw.any():
+            small = self._by_class()
+            if small is not None:
+                return best_intercept(small, np.zeros((small.n_samples, small.n_outputs)))
+        return best_intercept(self, raw)
+
+    def _by_class(self) -> DROProblem | None:
+        """The same problem at w = 0 with one row a class (and group): weights add up."""
+        if isinstance(self.uncertainty, UserSet):
+            return None
+        groups = np.zeros(self.n_samples, np.int64) if self.groups is None else self.groups
+        labels = np.stack([self.y.astype(np.int64), groups])
+        (y, group), back = np.unique(labels, axis=1, return_inverse=True)
+        mass = np.bincount(back.reshape(-1), weights=self.p)
+        return self._replace(
+            X=np.zeros((y.size, 1)),
+            y=y.astype(self.y.dtype),
+            p=mass / mass.sum(),
+            groups=None if self.groups is None else group,
+        )
+
+    def _mean_loss_at_zero(self) -> float:
+        from drago._intercept import best_intercept
+        from drago.uncertainty import CVaR
+
+        w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
+        raw = self.raw_prediction(w, np.zeros(self.n_outputs))
+        if self.fit_intercept:
+            mean = self._replace(uncertainty=CVaR(1.0), divergence=CVaR(1.0).match("auto"), nu=1.0)
+            raw = raw + mean._best_intercept(raw)
+        return float(np.dot(self.p, self.evaluate(w, np.zeros(self.n_outputs), raw).losses))
+
+    # ---------------------------------------------------------------- smaller relatives
+
+    def _replace(self, **changes: Any) -> DROProblem:
+        other = object.__new__(DROProblem)
+        kept = (
+            "X y p groups loss n_outputs fit_intercept constraint uncertainty divergence mu nu"
+        ).split()
+        other.__dict__.update({key: self.__dict__.get(key) for key in kept})
+        other.__dict__.update(changes, _frozen=True)
+        return other
+
+    def take(self, rows: Array) -> DROProblem:
+        """The problem on some of the rows, their weights normalised anew."""
+        p = self.p[rows] / self.p[rows].sum()
+        groups = None if self.groups is None else check_groups(self.groups[rows], p.size)
+        return self._replace(X=self.X[rows], y=self.y[rows], p=p, groups=groups)
+
+    @property
+    def has_user_parts(self) -> bool:
+        """Whether Python functions of the user take part in each evaluation."""
+        return isinstance(self.loss, UserLoss) or isinstance(self.uncertainty, UserSet)
+
+
+def _locked(array: Any) -> Any:
+    """A read-only view, so that the problem cannot change behind a solver's back."""
+    if isinstance(array, np.ndarray):
+        array = array.view()
+        array.flags.writeable = False
+    return array

@@ -1,0 +1,119 @@
+"""What a solver returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+
+
+class Status(str, Enum):
+    """Why a solver stopped; every one but `optimal` comes with a `ConvergenceWarning`."""
+
+    OPTIMAL = "optimal"
+    """The certified relative gap is at most `tol`."""
+    MAX_ITER = "max_iter"
+    """The limit on iterations was reached first."""
+    TIME_LIMIT = "time_limit"
+    """The limit on time was reached first."""
+    INTERRUPTED = "interrupted"
+    """Ctrl-C; the best certified point so far is returned."""
+    STOPPED = "stopped"
+    """The callback asked to stop."""
+    STALLED = "stalled"
+    """The method could not improve its point any more."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Record:
+    """One certificate in the course of a solve."""
+
+    n_iter: int
+    n_passes: float
+    n_oracle_calls: int
+    time: float
+    solver_time: float
+    primal: float
+    dual: float
+    gap: float
+    rel_gap: float
+
+
+@dataclass(frozen=True)
+class History:
+    """The certificates of a solve, in order; each column is an array (``history.rel_gap``)."""
+
+    records: tuple[Record, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getattr__(self, name: str) -> Vector:
+        if name.startswith("_") or name not in Record.__dataclass_fields__:
+            raise AttributeError(f"a History has the columns {list(Record.__dataclass_fields__)}.")
+        return np.array([getattr(record, name) for record in self.records])
+
+
+@dataclass(frozen=True)
+class SolverResult:
+    """A certified answer.
+
+    Attributes
+    ----------
+    coef, intercept : array, float or array
+        The best point found, in scikit-learn's shapes.
+    dual_weights : array of shape (n,)
+        The weights ``q`` that attain the dual bound.
+    primal, dual, gap, rel_gap : float
+        Certified: the objective at `coef`, a lower bound on the optimal value, their distance, and
+        that distance relative to what the trivial model w = 0 leaves to gain.
+    status : Status
+    message : str
+        What ran and why it stopped, in a sentence.
+    bound : str
+        Which bound the certificate rests on (see `drago.certify`).
+    n_iter, n_passes, n_oracle_calls : int, float, int
+        Iterations; visits to all rows, everything included; pairs of a loss and its gradient, as
+        the paper counts them (certificates left out).
+    time, solver_time : float
+        Seconds without compilation; and without the certificates either.
+    dual_coef, dual_intercept : array, float or array
+        The point at which `dual_weights` attain `dual`: ``certify(problem, dual_coef,
+        dual_intercept, dual_weights).dual`` is at least that.
+    history : History
+    solver : str
+    """
+
+    coef: Vector
+    intercept: Any
+    dual_weights: Vector
+    primal: float
+    dual: float
+    gap: float
+    rel_gap: float
+    status: Status
+    message: str
+    bound: str
+    n_iter: int
+    n_passes: float
+    n_oracle_calls: int
+    time: float
+    solver_time: float
+    dual_coef: Vector
+    dual_intercept: Any
+    solver: str
+    history: History = field(default_factory=History, repr=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"SolverResult({self.status}, primal={self.primal:.8g}, rel_gap={self.rel_gap:.2g}, "
+            f"n_passes={self.n_passes:g}, time={self.time:.3g} s, solver={self.solver!r})"
+        )

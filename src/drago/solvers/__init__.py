@@ -1,0 +1,1 @@
+"""Solvers: one loop (`base`), one file a method."""

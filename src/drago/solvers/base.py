@@ -1,0 +1,424 @@
+"""The only loop: clocks, certificates, stopping, history, the best point and the result.
+
+A method moves; everything else happens here. It calls `Loop.observe` after each of its iterations
+(or batches of them) with the point it has reached, and goes on until that raises `Stop`.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import check_integer, check_number
+from drago.certificate import TRIVIAL, Certificate, judge, relative
+from drago.problem import DROProblem, Evaluation
+from drago.result import History, Record, SolverResult, Status
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+class Stop(Exception):
+    """Raised by `Loop.observe` to end a method's run."""
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """Where a method stands.
+
+    Parameters
+    ----------
+    w, b : arrays
+    n_iter : int
+    n_passes : float
+        Visits to all rows so far, by the method alone.
+    n_oracle_calls : int
+    evaluation : Evaluation, optional
+        Losses at ``(w, b)``, where the method has them: saves the certificate a pass.
+    q : array of shape (n,), optional
+        Weights in Q that may certify the point better than the exact ones.
+    gap_estimate : float
+        A free estimate of the gap, up to an unknown factor; decides when a certificate is due.
+    """
+
+    w: Matrix
+    b: Vector
+    n_iter: int
+    n_passes: float
+    n_oracle_calls: int
+    evaluation: Evaluation | None = None
+    q: Vector | None = None
+    gap_estimate: float = np.inf
+
+
+@dataclass(frozen=True)
+class State:
+    """What a callback sees at each certificate."""
+
+    n_iter: int
+    coef: Vector
+    intercept: Any
+    primal: float
+    dual: float
+    gap: float
+    rel_gap: float
+    n_passes: float
+    time: float
+
+
+class Method(Protocol):
+    """What a solver has to supply."""
+
+    name: str
+
+    def check(self, problem: DROProblem) -> None:
+        """Raise ValueError, in one sentence, if the problem is not for this method."""
+
+    def run(self, problem: DROProblem, loop: Loop) -> str:
+        """Iterate, calling ``loop.observe``; return why no further progress is possible."""
+
+
+class Loop:
+    """One solve: judges what a method observes and decides when it is over.
+
+    Parameters
+    ----------
+    problem : DROProblem
+    tol : float
+    max_iter : int or None
+    time_limit : float or None
+        Seconds, compilation not counted.
+    callback : callable or None
+        Called with a `State` at each certificate; a true return value stops the solve.
+    """
+
+    def __init__(
+        self,
+        problem: DROProblem,
+        tol: float,
+        max_iter: int | None = None,
+        time_limit: float | None = None,
+        callback: Callable[[State], Any] | None = None,
+    ) -> None:
+        self.problem, self.tol = problem, tol
+        self.max_iter, self.time_limit, self.callback = max_iter, time_limit, callback
+        self.status = Status.STALLED
+        self.oracle = problem.dual_oracle()
+        self._records: list[Record] = []
+        self._last: Iterate | None = None
+        self._judged_iter = -1
+        self._next_check = 1
+        self._factor = np.nan  # certified gap / estimate, at the last certificate
+        self._extra_passes = 0.0
+        self._began = time.perf_counter()
+        self._evaluating = 0.0
+        self._best: tuple[Certificate, Matrix, Vector] | None = None
+        self._best_dual: tuple[Certificate, Matrix, Vector] | None = None
+
+    # ------------------------------------------------------------------------ for methods
+
+    def observe(self, iterate: Iterate) -> None:
+        """Take note of a point; raises `Stop` when the solve is over."""
+        if not (np.isfinite(iterate.w).all() and np.isfinite(iterate.b).all()):
+            raise FloatingPointError("the iterates diverged to NaN or infinity")
+        self._last = iterate
+        limit = self.max_iter is not None and iterate.n_iter >= self.max_iter
+        late = self.time_limit is not None and self.elapsed >= self.time_limit
+        if self._is_due(iterate) or limit or late:
+            self._judge(iterate)
+        if self._certified():
+            self._stop(Status.OPTIMAL)
+        if limit:
+            self._stop(Status.MAX_ITER)
+        if self.time_limit is not None and self.elapsed >= self.time_limit:
+            self._stop(Status.TIME_LIMIT)
+
+    @property
+    def start(self) -> tuple[Matrix, Vector]:
+        """Where a method starts: the trivial model, w = 0 with its best intercept."""
+        problem = self.problem
+        w = problem.constraint.project(np.zeros((problem.n_features, problem.n_outputs)))
+        return w, problem.reference[1]
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+    # ------------------------------------------------------------------------ the decisions
+
+    def _stop(self, status: Status) -> None:
+        self.status = status
+        raise Stop
+
+    def _certified(self) -> bool:
+        return self._best is not None and self._rel_gap() <= self.tol
+
+    def _is_due(self, iterate: Iterate) -> bool:
+        if iterate.n_iter >= self._next_check:
+            return True
+        if self._best is None or not np.isfinite(self._factor):
+            return False
+        best = self._best[0]
+        expected = self._factor * iterate.gap_estimate
+        return relative(expected, best.primal, best.reference) <= 0.7 * self.tol
+
+    def _judge(self, iterate: Iterate) -> None:
+        began = time.perf_counter()
+        problem, ev = self.problem, iterate.evaluation
+        if ev is None:
+            ev = problem.evaluate(iterate.w, iterate.b)
+        certificate = judge(problem, ev, iterate.q, oracle=self.oracle, target=self.tol)
+        self._extra_passes += 1.0
+        self._judged_iter = iterate.n_iter
+        # Checks by count thin out; the estimate is what calls for them in good time.
+        self._next_check = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
+        if np.isfinite(iterate.gap_estimate) and iterate.gap_estimate > 0:
+            self._factor = certificate.gap / iterate.gap_estimate
+        self._keep(certificate, ev.w, ev.b)
+        self._evaluating += time.perf_counter() - began
+        self._record(iterate)
+
+    def _keep(self, certificate: Certificate, w: Matrix, b: Vector) -> None:
+        entry = (certificate, w.copy(), b.copy())
+        if self._best_dual is None or certificate.dual > self._best_dual[0].dual:
+            self._best_dual = entry
+        if self._best is None:
+            self._best = entry
+            return
+        best = self._best[0]
+        rounding = 4e-16 * abs(best.primal)
+        lower = certificate.primal < best.primal - rounding
+        level = certificate.primal <= best.primal + rounding and certificate.gap < best.gap
+        if lower or level:
+            self._best = entry
+
+    def _gap(self) -> float:
+        """The smaller of the best point's own gap and its distance to the best dual bound."""
+        assert self._best is not None and self._best_dual is not None
+        best, dual = self._best[0], self._best_dual[0]
+        if dual is best or not np.isfinite(dual.dual):
+            return best.gap
+        across = max(best.primal - dual.dual, 0.0) + 1e-15 * abs(best.primal)
+        return min(best.gap, across)
+
+    def _rel_gap(self) -> float:
+        assert self._best is not None
+        best = self._best[0]
+        return relative(self._gap(), best.primal, best.reference)
+
+    def _record(self, iterate: Iterate) -> None:
+        assert self._best is not None
+        best, w, b = self._best
+        gap, rel_gap = self._gap(), self._rel_gap()
+        elapsed = self.elapsed
+        passes = iterate.n_passes + self._extra_passes
+        self._records.append(
+            Record(
+                n_iter=iterate.n_iter,
+                n_passes=passes,
+                n_oracle_calls=iterate.n_oracle_calls,
+                time=elapsed,
+                solver_time=elapsed - self._evaluating,
+                primal=best.primal,
+                dual=best.primal - gap,
+                gap=gap,
+                rel_gap=rel_gap,
+            )
+        )
+        if self.callback is not None:
+            coef, intercept = self.problem.to_public(w, b)
+            state = State(
+                n_iter=iterate.n_iter,
+                coef=coef,
+                intercept=intercept,
+                primal=best.primal,
+                dual=best.primal - gap,
+                gap=gap,
+                rel_gap=rel_gap,
+                n_passes=passes,
+                time=elapsed,
+            )
+            if self.callback(state):
+                self._stop(Status.OPTIMAL if rel_gap <= self.tol else Status.STOPPED)
+
+    # ------------------------------------------------------------------------ running
+
+    def run(self, method: Method) -> SolverResult:
+        """Let `method` solve the problem."""
+        why = ""
+        try:
+            why = method.run(self.problem, self)
+        except Stop:
+            pass
+        except KeyboardInterrupt:
+            self.status = Status.INTERRUPTED
+        except FloatingPointError as error:
+            why = str(error)
+        if self.status in (Status.STALLED, Status.INTERRUPTED):
+            self._judge_last()
+        return self._result(method, why)
+
+    def _judge_last(self) -> None:
+        last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
+        if last.n_iter == self._judged_iter:
+            return
+        status, callback = self.status, self.callback
+        self.callback = None  # it has had its say
+        self._judge(last)
+        self.callback = callback
+        self.status = Status.OPTIMAL if self._certified() else status
+
+    def _result(self, method: Method, why: str) -> SolverResult:
+        assert self._best is not None and self._best_dual is not None
+        best, w, b = self._best
+        gap, rel_gap = self._gap(), self._rel_gap()
+        own = gap >= best.gap
+        dual, dual_w, dual_b = self._best if own else self._best_dual
+        last = self._last
+        n_iter = 0 if last is None else last.n_iter
+        coef, intercept = self.problem.to_public(w, b)
+        dual_coef, dual_intercept = self.problem.to_public(dual_w, dual_b)
+        message = self._message(method, rel_gap, n_iter, dual, why)
+        if self.status is not Status.OPTIMAL:
+            _warn(message)
+        elapsed = self.elapsed
+        return SolverResult(
+            coef=coef,
+            intercept=intercept,
+            dual_weights=dual.dual_weights,
+            primal=best.primal,
+            dual=best.primal - gap,
+            gap=gap,
+            rel_gap=rel_gap,
+            status=self.status,
+            message=message,
+            bound=dual.bound,
+            n_iter=n_iter,
+            n_passes=(0.0 if last is None else last.n_passes) + self._extra_passes,
+            n_oracle_calls=0 if last is None else last.n_oracle_calls,
+            time=elapsed,
+            solver_time=elapsed - self._evaluating,
+            dual_coef=dual_coef,
+            dual_intercept=dual_intercept,
+            solver=method.name,
+            history=History(tuple(self._records)),
+        )
+
+    def _message(
+        self, method: Method, rel_gap: float, n_iter: int, dual: Certificate, why: str
+    ) -> str:
+        reached = f"certified relative gap {rel_gap:.2g} (tol={self.tol:g})"
+        if dual.restricted_to is not None:
+            reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
+        head = f"{method.name}: "
+        if self.status is Status.OPTIMAL:
+            assert self._best is not None
+            best = self._best[0]
+            trivial = best.reference - dual.dual <= TRIVIAL * abs(best.reference)
+            note = "; the trivial model (all coefficients 0) is optimal" if trivial else ""
+            return head + f"optimal after {n_iter} iterations, {reached}{note}."
+        if self.status is Status.MAX_ITER:
+            return head + f"max_iter={self.max_iter} reached, {reached}; raise max_iter or tol."
+        if self.status is Status.TIME_LIMIT:
+            return (
+                head + f"time_limit={self.time_limit:g} s reached after {n_iter} iterations, "
+                f"{reached}; raise time_limit or tol."
+            )
+        if self.status is Status.INTERRUPTED:
+            return head + f"interrupted after {n_iter} iterations, {reached}."
+        if self.status is Status.STOPPED:
+            return head + f"stopped by the callback after {n_iter} iterations, {reached}."
+        detail = f" ({why})" if why else ""
+        return (
+            head + f"no further progress after {n_iter} iterations{detail}, {reached}; "
+            "raise tol, l2_reg or shift_cost, or scale the features."
+        )
+
+
+def _warn(message: str) -> None:
+    from sklearn.exceptions import ConvergenceWarning
+
+    warnings.warn(message, ConvergenceWarning, stacklevel=5)
+
+
+_COMPILED: set[tuple[Any, ...]] = set()
+
+
+def compile_for(problem: DROProblem, method: Method) -> None:
+    """Compile what a solve needs by solving a problem of a few rows, so that clocks leave it out.
+
+    A user's own functions are not called for this.
+    """
+    if problem.has_user_parts:
+        return
+    key = (
+        type(method),
+        type(problem.loss),
+        repr(type(problem.uncertainty)),
+        problem.divergence.name,
+        problem.X.dtype,
+        problem.nu > 0,
+    )
+    if key in _COMPILED:
+        return
+    rows = np.unique(np.linspace(0, problem.n_samples - 1, 8).astype(np.int64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Loop(problem.take(rows), tol=0.0, max_iter=2).run(method)
+    _COMPILED.add(key)
+
+
+def solve(
+    problem: DROProblem,
+    solver: Any = "auto",
+    *,
+    tol: float = 1e-4,
+    max_iter: int | None = None,
+    time_limit: float | None = None,
+    callback: Callable[[State], Any] | None = None,
+) -> SolverResult:
+    """Solve a problem to a certified relative gap.
+
+    Parameters
+    ----------
+    problem : DROProblem
+    solver : {"auto", "lbfgs"} or a settings object such as `drago.LBFGS`
+    tol : float >= 0
+        Certified relative gap at which to stop: an upper bound on
+        ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0.
+    max_iter : int, optional
+    time_limit : float, optional
+        Seconds, without the time of compilation.
+    callback : callable, optional
+        Called with a `State` at each certificate; a true return value stops the solve.
+
+    Returns
+    -------
+    SolverResult
+        Whatever the status, the best certified point. `KeyboardInterrupt` ends the solve and
+        returns it too, with status ``interrupted``.
+    """
+    from drago.solvers.auto import as_method
+
+    if not isinstance(problem, DROProblem):
+        raise TypeError(
+            f"problem must be a DROProblem, but a {type(problem).__name__} was given; "
+            "for arrays use DROProblem(X, y, ...)."
+        )
+    tol = check_number("tol", tol, low=0)
+    if max_iter is not None:
+        max_iter = check_integer("max_iter", max_iter, low=1)
+    if time_limit is not None:
+        time_limit = check_number("time_limit", time_limit, low=0)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be a function of one argument, but {callback!r} was given.")
+    method = as_method(solver, problem)
+    method.check(problem)
+    compile_for(problem, method)
+    return Loop(problem, tol, max_iter, time_limit, callback).run(method)

@@ -1,0 +1,175 @@
+"""L-BFGS on ``P`` with exact weights: the deterministic reference (`scipy.optimize`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import check_integer
+from drago.problem import DROProblem, Evaluation
+from drago.solvers.base import Iterate, Loop
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Settings of the L-BFGS method.
+
+    ``P(w) = max over q of L(w, q)`` has the gradient ``sum_i q_i grad l_i(w) + mu w`` at the exact
+    weights ``q`` (Danskin), and is smooth for shift_cost > 0. For shift_cost = 0 it is not: then
+    ``P`` is replaced by smoothed versions with a falling shift cost, each started at the last
+    one's answer, until the certificate of the problem itself is small enough.
+
+    Parameters
+    ----------
+    memory : int
+        Pairs of steps and gradient changes that are kept.
+    """
+
+    memory: int = 20
+    name = "lbfgs"
+
+    def __post_init__(self) -> None:
+        check_integer("memory", self.memory, low=1)
+
+    def check(self, problem: DROProblem) -> None:
+        if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
+            raise ValueError(
+                f"solver 'lbfgs' takes a Box, NonNegative or no constraint, but the problem has "
+                f"{problem.constraint!r}."
+            )
+
+    def run(self, problem: DROProblem, loop: Loop) -> str:
+        run = _Run(problem, loop, self.memory)
+        if problem.nu > 0 or problem.kappa_q <= 1:
+            return run.minimise(problem.nu, 0.0)
+        why = ""
+        scale = abs(problem.reference[0]) + np.finfo(float).tiny
+        for level in 10.0 ** -np.arange(1.0, 13.0):
+            # The smoothed objective is below P by at most level * scale.
+            most = 0.5 * (problem.kappa_q - 1.0)
+            if problem.divergence.name == "kl":
+                most = np.log(problem.kappa_q)
+            why = run.minimise(level * scale / most, 0.1 * level * scale)
+        return why
+
+
+class _Run:
+    """One run: the point in scipy's flat form, and the count of what it cost.
+
+    Features are centred by their weighted mean when an intercept is fitted: the unknowns are
+    ``w`` and ``b + xbar'w``, whose directions do not interfere.
+    """
+
+    def __init__(self, problem: DROProblem, loop: Loop, memory: int) -> None:
+        self.problem, self.loop, self.memory = problem, loop, memory
+        self.shape = (problem.n_features, problem.n_outputs)
+        self.oracle = problem.dual_oracle()
+        self.n_iter, self.n_calls = 0, 0
+        self.mean = np.zeros(problem.n_features)
+        self.passes = 0.0
+        if problem.fit_intercept:
+            self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+            self.passes = 1.0
+        w, b = loop.start
+        shifted = b + self.mean @ w
+        self.x = np.concatenate([w.reshape(-1), shifted if problem.fit_intercept else []])
+
+    def _unpack(self, x: Vector) -> tuple[Matrix, Vector]:
+        w = x[: self.shape[0] * self.shape[1]].reshape(self.shape)
+        if not self.problem.fit_intercept:
+            return w, np.zeros(self.shape[1])
+        return w, x[w.size :] - self.mean @ w
+
+    def minimise(self, nu: float, accuracy: float) -> str:
+        """Minimise P with the shift cost `nu`, roughly to `accuracy`; returns scipy's reason."""
+        from scipy.optimize import minimize
+
+        problem = self.problem
+        box = problem.constraint.bounds(self.shape)
+        assert box is not None
+        low, high = (np.append(side.reshape(-1), np.full(self.x.size - side.size, inf))
+                     for side, inf in zip(box, (-np.inf, np.inf)))
+        bounded = np.isfinite(low).any() or np.isfinite(high).any()
+        # The evaluation of each trial point, until its iteration ends.
+        seen: dict[bytes, tuple[Evaluation, Vector, float]] = {}
+
+        def value_and_gradient(x: Vector) -> tuple[float, Vector]:
+            w, b = self._unpack(x)
+            ev = problem.evaluate(w.copy(), b)
+            self.n_calls += 1
+            q = self.oracle.weights(ev.losses, nu)
+            penalty = nu * problem.divergence.value(q, problem.p) if nu > 0 else 0.0
+            value = float(np.dot(q, ev.losses) - penalty + 0.5 * problem.mu * np.vdot(w, w))
+            weighted = q[:, None] * ev.dlosses
+            total = weighted.sum(axis=0)
+            slope = problem.weighted_rows(weighted) + problem.mu * w
+            if problem.fit_intercept:
+                slope = slope - np.outer(self.mean, total)
+                slope = np.concatenate([slope.reshape(-1), total])
+            slope = slope.reshape(-1)
+            seen[x.tobytes()] = ev, q, _estimate(problem, x, slope, low, high)
+            return value, slope
+
+        def after_iteration(intermediate_result: Any) -> None:
+            self.n_iter += 1
+            self.x = intermediate_result.x.copy()
+            ev, q, estimate = seen[self.x.tobytes()]
+            seen.clear()
+            self._observe(ev, q, estimate)
+            if estimate <= accuracy:
+                raise StopIteration
+
+        self.x = np.clip(self.x, low, high)
+        first = value_and_gradient(self.x)
+        if self.n_iter == 0:
+            ev, q, estimate = seen[self.x.tobytes()]
+            self._observe(ev, q, estimate)
+        if not np.isfinite(first[0]):
+            return "the objective is not finite at the start"
+        out = minimize(
+            value_and_gradient,
+            self.x,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=np.column_stack([low, high]) if bounded else None,
+            callback=after_iteration,
+            options={
+                "maxcor": self.memory,
+                "maxiter": 10**9,
+                "maxfun": 10**9,
+                "maxls": 50,
+                "ftol": 0.0,
+                "gtol": 0.0,
+            },
+        )
+        return str(out.message)
+
+    def _observe(self, ev: Evaluation, q: Vector, estimate: float) -> None:
+        n = self.problem.n_samples
+        self.loop.observe(
+            Iterate(
+                w=ev.w,
+                b=ev.b,
+                n_iter=self.n_iter,
+                n_passes=self.passes + self.n_calls,
+                n_oracle_calls=self.n_calls * n,
+                evaluation=ev,
+                q=q if self.problem.nu == 0 else None,
+                gap_estimate=estimate,
+            )
+        )
+
+
+def _estimate(problem: DROProblem, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
+    """``||grad P||^2 / (2 mu)`` over the coordinates that may move."""
+    held = ((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0))
+    size = float(np.linalg.norm(slope[~held]))
+    if problem.mu > 0:
+        return size**2 / (2.0 * problem.mu)
+    return size * (1.0 + float(np.linalg.norm(x)))
