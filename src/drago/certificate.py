@@ -40,8 +40,8 @@ Matrix = npt.NDArray[np.float64]
 
 # How far outside the set given weights may lie: what rounding leaves.
 _FEASIBILITY = 1e-9
-# Newton steps that are tried to predict the optimal weights, and when they are not worth more.
-_PREDICTIONS = 6
+# Newton steps that `certify` tries to predict the optimal weights, and when no more are worth it.
+_PREDICTIONS = 25
 _GOOD_ENOUGH = 1.5
 # Share of P_0 below which what can be gained on w = 0 counts as nothing.
 TRIVIAL = 1e-6
@@ -71,6 +71,8 @@ class Certificate:
         That radius.
     reference : float
         ``P_0``.
+    n_passes : float
+        What it cost, in visits to all rows; a product with X is half a visit.
     """
 
     primal: float
@@ -81,6 +83,7 @@ class Certificate:
     bound: str
     restricted_to: float | None
     reference: float
+    n_passes: float = 0.0
 
 
 def certify(
@@ -113,7 +116,7 @@ def certify(
                 f"dual_weights must lie in {problem.uncertainty!r}, but violate it by "
                 f"{violation:.2g}."
             )
-    return judge(problem, problem.evaluate(w, b), q, budget=2e10)
+    return judge(problem, problem.evaluate(w, b), q, budget=2e10, predictions=_PREDICTIONS)
 
 
 def judge(
@@ -124,6 +127,7 @@ def judge(
     oracle: DualOracle | None = None,
     target: float = 0.0,
     budget: float | None = None,
+    predictions: int = 3,
 ) -> Certificate:
     """The certificate at an evaluated point, with effort until `target` is reached.
 
@@ -135,12 +139,14 @@ def judge(
         Relative gap below which nothing better is looked for.
     budget : float, optional
         Multiplications that one curvature bound may spend; by default a few passes' worth.
+    predictions : int
+        Newton steps that may be tried to predict the optimal weights.
     """
     if budget is None:
         passes = 40.0 * problem.n_samples * problem.n_features * problem.n_outputs
         budget = max(1e8, passes)
     search = _Search(problem, ev, oracle or problem.dual_oracle(), target, budget)
-    search.run(q)
+    search.run(q, predictions)
     return search.result()
 
 
@@ -161,25 +167,30 @@ class _Search:
         self.primal = problem.primal(ev.w, ev.losses, self.exact)
         self.gap, self.bound, self.weights = np.inf, "none", self.exact
         self.reference = problem.reference[0]
+        self.passes = 0.0
 
-    def run(self, q: Vector | None) -> None:
-        here = gradient(self.problem, self.ev, self.exact)
+    def _gradient(self, ev: Evaluation, q: Vector) -> Gradient:
+        self.passes += 0.5
+        return gradient(self.problem, ev, q)
+
+    def run(self, q: Vector | None, predictions: int) -> None:
+        here = self._gradient(self.ev, self.exact)
         self._try("tangent", self.exact, here)
         if q is not None:
-            given = gradient(self.problem, self.ev, q)
+            given = self._gradient(self.ev, q)
             self._try("tangent", q, given)
         if not self._wants_more():
             return
         self._try("curvature", self.exact, here)
         if q is not None:
             self._try("curvature", q, given)
-        self._predict(here)
+        self._predict(here, predictions)
 
     def result(self) -> Certificate:
         restricted_to = None
         if not np.isfinite(self.gap):
             # mu = 0 and nothing better: the minimum of the tangents over a ball around 0.
-            g = gradient(self.problem, self.ev, self.exact).w
+            g = self._gradient(self.ev, self.exact).w
             restricted_to = max(2.0 * float(np.linalg.norm(self.ev.w)), 1.0)
             size = float(np.linalg.norm(g))
             self.gap = max(float(np.vdot(g, self.ev.w)) + restricted_to * size, 0.0)
@@ -195,6 +206,7 @@ class _Search:
             bound=self.bound,
             restricted_to=restricted_to,
             reference=self.reference,
+            n_passes=self.passes,
         )
 
     def _wants_more(self) -> bool:
@@ -203,14 +215,27 @@ class _Search:
         return not done and has_curvature_bound(problem) and order(problem) <= MAX_ORDER
 
     def _try(self, bound: str, q: Vector, g: Gradient) -> None:
-        inner = (
-            tangent_bound(self.problem, self.ev, q, g)
-            if bound == "tangent"
-            else curvature_bound(self.problem, self.ev, q, g, self.budget)
-        )
+        if bound == "tangent":
+            self._require_feasible(q)
+        if bound == "tangent":
+            inner = tangent_bound(self.problem, self.ev, q, g)
+            self.passes += 0.5 * self.problem.fit_intercept
+        else:
+            inner = curvature_bound(self.problem, self.ev, q, g, self.budget)
+            self.passes += 1.0
         gap = inner + self._slack(q)
         if gap < self.gap:
             self.gap, self.bound, self.weights = gap, bound, q
+
+    def _require_feasible(self, q: Vector) -> None:
+        """A gap from weights outside Q would be worth nothing: never trust an oracle blindly."""
+        problem = self.problem
+        violation = problem.uncertainty.violation(q, problem.p, problem.groups)
+        if not violation <= _FEASIBILITY:
+            raise ArithmeticError(
+                f"the weights of {problem.uncertainty!r} violate it by {violation:.2g}; "
+                "if the set is your own, check its worst_case, otherwise please report this."
+            )
 
     def _slack(self, q: Vector) -> float:
         """``L(w, exact) - L(w, q)`` as a sum of two nonnegative terms.
@@ -247,7 +272,7 @@ class _Search:
 
     # ------------------------------------------------------------ predicted weights
 
-    def _predict(self, g: Gradient) -> None:
+    def _predict(self, g: Gradient, most: int) -> None:
         """Try the exact weights at points that Newton steps on P lead to.
 
         Near a kink (small nu) the weights at w itself are far from the optimal ones and no bound
@@ -255,7 +280,7 @@ class _Search:
         """
         problem, ev, q = self.problem, self.ev, self.exact
         value = self.primal
-        for _ in range(_PREDICTIONS):
+        for _ in range(most):
             if not self._wants_more():
                 return
             if self.gap <= _GOOD_ENOUGH * (self.primal - value):
@@ -263,11 +288,13 @@ class _Search:
             step = newton_step(problem, ev, q, g, self.oracle, self.budget)
             if step is None:
                 return
+            self.passes += 1.5
             w, b, raw = step
             for _ in range(12):
                 trial_w = problem.constraint.project(ev.w + w)
                 if problem.constraint.bounds(w.shape) is None or (trial_w != ev.w + w).any():
                     trial_raw = problem.raw_prediction(trial_w, ev.b + b)
+                    self.passes += 0.5
                 else:
                     trial_raw = ev.raw + raw
                 trial = problem.evaluate(trial_w, ev.b + b, trial_raw)
@@ -279,10 +306,10 @@ class _Search:
             else:
                 return
             ev, q, value = trial, weights, trial_value
-            at_start = gradient(problem, self.ev, q)
+            at_start = self._gradient(self.ev, q)
             self._try("tangent", q, at_start)
             self._try("curvature", q, at_start)
-            g = gradient(problem, ev, q)
+            g = self._gradient(ev, q)
 
 
 def newton_step(

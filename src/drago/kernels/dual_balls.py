@@ -106,14 +106,15 @@ def chi2_ball(u, p, c, radius, tau, q):
 
 
 @jit(fastmath=REDUCE, error_model="numpy")
-def _tilt_near(u, p, centre, theta):
-    """Divergence of ``q ~ p exp(theta u)``, variance of ``u`` under it; ``centre`` = mean of u.
+def _tilt_near(u, p, centre, offset, theta):
+    """Divergence of ``q ~ p exp(theta u)``, variance of ``u`` under it.
 
-    Differences to 1 are summed without the 1, so a tiny divergence keeps its digits.
+    ``centre + offset`` is the mean of u. Differences to 1 are summed without the 1, so a tiny
+    divergence keeps its digits.
     """
     total, first, second = 0.0, 0.0, 0.0
     for i in range(u.shape[0]):
-        d = u[i] - centre
+        d = (u[i] - centre) - offset
         e = math.expm1(theta * d)
         total += p[i] * (e - theta * d)
         first += p[i] * (e * d)
@@ -156,14 +157,17 @@ def kl_ball(u, p, c, radius, theta, q, log_ratio):
     for i in range(n):
         mean += p[i] * (u[i] - top)
     centre = top + mean
+    offset = 0.0  # what rounding leaves of the mean; losses that are almost tied need it
     for i in range(n):
-        variance += p[i] * (u[i] - centre) ** 2
+        offset += p[i] * (u[i] - centre)
+    for i in range(n):
+        variance += p[i] * ((u[i] - centre) - offset) ** 2
     if c > 0.0:
         hi = 1.0 / c
         inside = variance == 0.0
         if not inside:
             near = hi * (top - centre) < 30.0
-            spent = _tilt_near(u, p, centre, hi)[0] if near else _tilt_far(u, p, top, hi)[0]
+            spent = _tilt_near(u, p, centre, offset, hi)[0] if near else _tilt_far(u, p, top, hi)[0]
             inside = spent <= radius
         if inside:
             capped_kl(u, p, c, math.inf, math.nan, q, log_ratio)
@@ -182,7 +186,7 @@ def kl_ball(u, p, c, radius, theta, q, log_ratio):
     target = math.sqrt(2.0 * radius)
     for _ in range(200):
         if theta * (top - centre) < 30.0:
-            spent, spread = _tilt_near(u, p, centre, theta)
+            spent, spread = _tilt_near(u, p, centre, offset, theta)
         else:
             spent, spread = _tilt_far(u, p, top, theta)
         if spent > radius:

@@ -278,20 +278,25 @@ def _kl_scale(e, p, cap):
     The sum is concave and piecewise linear in ``s``: from the first step on, Newton's method
     rises monotonically to the root and ends on it.
     """
-    s = 1.0
+    s, low, high = 1.0, 0.0, math.inf
     last_open, last_capped = -1.0, -1.0
     for _ in range(200):
         open_, capped = _kl_sums(e, p, s, cap)
-        if open_ == last_open and capped == last_capped:
-            return s
-        last_open, last_capped = open_, capped
         rest = 1.0 - cap * capped if capped > 0.0 else 1.0
-        if rest <= 0.0:
-            s *= 0.125
-        elif open_ > 0.0:
-            s = rest / open_
+        settled = open_ == last_open and capped == last_capped
+        if settled or abs(rest - open_ * s) <= 1e-15:
+            return s
+        if open_ * s > rest:
+            high = min(high, s)
         else:
-            return 0.0
+            low = max(low, s)
+        step = rest / open_ if open_ > 0.0 else math.inf
+        if low < step < high:
+            last_open, last_capped = open_, capped
+        else:  # too many rows at the cap for a Newton step, or rounding
+            step = math.sqrt(low * high) if low > 0.0 else 0.125 * high
+            last_open = -1.0
+        s = step
         if not (1e-200 < s < 1e200):
             return 0.0
     return s

@@ -45,6 +45,8 @@ class Iterate:
         Weights in Q that may certify the point better than the exact ones.
     gap_estimate : float
         A free estimate of the gap, up to an unknown factor; decides when a certificate is due.
+    milestone : bool
+        The end of a stage of the method: a certificate is due in any case.
     """
 
     w: Matrix
@@ -55,6 +57,7 @@ class Iterate:
     evaluation: Evaluation | None = None
     q: Vector | None = None
     gap_estimate: float = np.inf
+    milestone: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,13 +160,14 @@ class Loop:
         raise Stop
 
     def _certified(self) -> bool:
-        return self._best is not None and self._rel_gap() <= self.tol
+        return self._rel_gap() <= self.tol
 
     def _is_due(self, iterate: Iterate) -> bool:
-        if iterate.n_iter >= self._next_check:
+        if iterate.milestone or iterate.n_iter >= self._next_check:
             return True
-        if self._best is None or not np.isfinite(self._factor):
+        if not np.isfinite(self._factor):
             return False
+        assert self._best is not None
         best = self._best[0]
         expected = self._factor * iterate.gap_estimate
         return relative(expected, best.primal, best.reference) <= 0.7 * self.tol
@@ -173,8 +177,9 @@ class Loop:
         problem, ev = self.problem, iterate.evaluation
         if ev is None:
             ev = problem.evaluate(iterate.w, iterate.b)
+            self._extra_passes += 0.5
         certificate = judge(problem, ev, iterate.q, oracle=self.oracle, target=self.tol)
-        self._extra_passes += 1.0
+        self._extra_passes += certificate.n_passes
         self._judged_iter = iterate.n_iter
         # Checks by count thin out; the estimate is what calls for them in good time.
         self._next_check = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
@@ -186,11 +191,9 @@ class Loop:
 
     def _keep(self, certificate: Certificate, w: Matrix, b: Vector) -> None:
         entry = (certificate, w.copy(), b.copy())
-        if self._best_dual is None or certificate.dual > self._best_dual[0].dual:
+        assert self._best is not None and self._best_dual is not None
+        if certificate.dual > self._best_dual[0].dual:
             self._best_dual = entry
-        if self._best is None:
-            self._best = entry
-            return
         best = self._best[0]
         rounding = 4e-16 * abs(best.primal)
         lower = certificate.primal < best.primal - rounding
@@ -253,6 +256,7 @@ class Loop:
         """Let `method` solve the problem."""
         why = ""
         try:
+            self._enter_reference()
             why = method.run(self.problem, self)
         except Stop:
             pass
@@ -264,10 +268,27 @@ class Loop:
             self._judge_last()
         return self._result(method, why)
 
+    def _enter_reference(self) -> None:
+        """The trivial model is the first candidate: nothing worse is ever returned."""
+        value = self.problem.reference[0]
+        unknown = Certificate(
+            primal=value,
+            dual=-np.inf,
+            gap=np.inf,
+            rel_gap=np.inf,
+            dual_weights=self.problem.p,
+            bound="none",
+            restricted_to=None,
+            reference=value,
+        )
+        self._best = self._best_dual = (unknown, *self.start)
+
     def _judge_last(self) -> None:
         last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
         if last.n_iter == self._judged_iter:
             return
+        if self._best is None:
+            self._enter_reference()
         status, callback = self.status, self.callback
         self.callback = None  # it has had its say
         self._judge(last)

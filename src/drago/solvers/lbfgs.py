@@ -56,6 +56,7 @@ class LBFGS:
             if problem.divergence.name == "kl":
                 most = np.log(problem.kappa_q)
             why = run.minimise(level * scale / most, 0.1 * level * scale)
+            run.end_stage()
         return why
 
 
@@ -73,6 +74,7 @@ class _Run:
         self.n_iter, self.n_calls = 0, 0
         self.mean = np.zeros(problem.n_features)
         self.passes = 0.0
+        self.last: tuple[Evaluation, Vector] | None = None
         if problem.fit_intercept:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
             self.passes = 1.0
@@ -122,6 +124,7 @@ class _Run:
             ev, q, estimate = seen[self.x.tobytes()]
             seen.clear()
             self._observe(ev, q, estimate)
+            self.last = ev, q
             if estimate <= accuracy:
                 raise StopIteration
 
@@ -150,7 +153,14 @@ class _Run:
         )
         return str(out.message)
 
-    def _observe(self, ev: Evaluation, q: Vector, estimate: float) -> None:
+    def end_stage(self) -> None:
+        """Have the last point of a smoothed problem certified for the problem itself."""
+        if self.last is not None:
+            self._observe(*self.last, np.inf, milestone=True)
+
+    def _observe(
+        self, ev: Evaluation, q: Vector, estimate: float, milestone: bool = False
+    ) -> None:
         n = self.problem.n_samples
         self.loop.observe(
             Iterate(
@@ -162,6 +172,7 @@ class _Run:
                 evaluation=ev,
                 q=q if self.problem.nu == 0 else None,
                 gap_estimate=estimate,
+                milestone=milestone,
             )
         )
 

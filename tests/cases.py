@@ -1,0 +1,42 @@
+"""Sets and problems that many tests run over, with the tuples that the witnesses understand."""
+
+import numpy as np
+
+import drago
+
+
+def kink(x):
+    """Integral of a spectrum that ignores the lowest 40% and then jumps."""
+    return np.maximum(np.asarray(x) - 0.4, 0.0) / 0.6
+
+
+SETS = {
+    "cvar": (drago.CVaR(0.3), ("cvar", 0.3)),
+    "cvar_thin": (drago.CVaR(0.01), ("cvar", 0.01)),
+    "cvar_mean": (drago.CVaR(1.0), ("cvar", 1.0)),
+    "simplex": (drago.Simplex(), ("simplex",)),
+    "extremile": (drago.Extremile(2.5), ("extremile", 2.5)),
+    "esrm": (drago.ESRM(3.0), ("esrm", 3.0)),
+    "spectrum": (drago.Spectrum(integral=kink), ("spectrum", kink)),
+    "chi2_ball": (drago.Chi2Ball(0.5), ("chi2_ball", 0.5)),
+    "chi2_ball_wide": (drago.Chi2Ball(20.0), ("chi2_ball", 20.0)),
+    "kl_ball": (drago.KLBall(0.3), ("kl_ball", 0.3)),
+    "kl_ball_tiny": (drago.KLBall(1e-6), ("kl_ball", 1e-6)),
+}
+
+DIVERGENCES = ("chi2", "kl")
+
+PAIRS = [
+    (name, divergence)
+    for name, (uncertainty, _) in SETS.items()
+    for divergence in DIVERGENCES
+    if uncertainty.own_divergence in (None, divergence)
+]
+
+
+def nominal(kind, n, rng):
+    """Uniform or random weights with a few tiny ones."""
+    if kind == "uniform":
+        return np.full(n, 1.0 / n)
+    p = rng.exponential(size=n) ** 2 + 1e-5
+    return p / p.sum()
