@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-import twins
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import drago
+import twins
 from drago.losses import UserLoss, as_loss
 
 SINGLE = {

@@ -124,16 +124,36 @@ def order(problem: DROProblem) -> int:
     return (problem.n_features + int(problem.fit_intercept)) * problem.n_outputs
 
 
-def curvature_bound(
-    problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, budget: float
-) -> float:
-    """The bound from the curvature of at most ``budget / order^2`` rows."""
+def _pass_cost(problem: DROProblem) -> float:
+    """Multiplications of matrix algebra that take as long as one pass over the data."""
+    entries = problem.X.nnz if problem.is_sparse else problem.n_samples * problem.n_features
+    return 16.0 * entries * problem.n_outputs
+
+
+def curvature_cost(problem: DROProblem, n_rows: float) -> float:
+    """What a factorised Hessian of so many rows costs, in passes."""
+    m = float(order(problem))
+    return (n_rows * m**2 + 2.0 * m**3) / _pass_cost(problem)
+
+
+def affordable_rows(problem: DROProblem, passes: float) -> int:
+    """How many rows a curvature bound may use for that many passes; 0 if too few to be of use."""
     if not has_curvature_bound(problem) or order(problem) > MAX_ORDER:
+        return 0
+    m = float(order(problem))
+    rows = min((passes * _pass_cost(problem) - 2.0 * m**3) / m**2, float(problem.n_samples))
+    return int(rows) if rows >= min(problem.n_samples, 20 * m) else 0
+
+
+def curvature_bound(
+    problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, n_rows: int
+) -> float:
+    """The bound from the curvature of the `n_rows` rows of the greatest weight."""
+    if n_rows == 0:
         return np.inf
-    size = int(max(budget / order(problem) ** 2, 20 * order(problem)))
     if isinstance(problem.loss, Multinomial):
-        return _multinomial_bound(problem, ev, q, g, size)
-    return _single_output_bound(problem, ev, q, g, size)
+        return _multinomial_bound(problem, ev, q, g, n_rows)
+    return _single_output_bound(problem, ev, q, g, n_rows)
 
 
 def features(problem: DROProblem, index: npt.NDArray[np.int64]) -> Matrix:

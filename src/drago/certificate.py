@@ -20,15 +20,14 @@ import numpy.typing as npt
 
 from drago._validation import check_vector
 from drago.bounds import (
-    MAX_ORDER,
     Gradient,
+    affordable_rows,
     curvature_bound,
+    curvature_cost,
     features,
     gradient,
-    has_curvature_bound,
     multinomial_hessian,
     multinomial_unknowns,
-    order,
     tangent_bound,
 )
 from drago.losses import Multinomial
@@ -43,6 +42,8 @@ _FEASIBILITY = 1e-9
 # Newton steps that `certify` tries to predict the optimal weights, and when no more are worth it.
 _PREDICTIONS = 25
 _GOOD_ENOUGH = 1.5
+# Passes that a certificate may spend where nobody counts them.
+AMPLE = 1e4
 # Share of P_0 below which what can be gained on w = 0 counts as nothing.
 TRIVIAL = 1e-6
 
@@ -116,7 +117,7 @@ def certify(
                 f"dual_weights must lie in {problem.uncertainty!r}, but violate it by "
                 f"{violation:.2g}."
             )
-    return judge(problem, problem.evaluate(w, b), q, budget=2e10, predictions=_PREDICTIONS)
+    return judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)
 
 
 def judge(
@@ -126,7 +127,7 @@ def judge(
     *,
     oracle: DualOracle | None = None,
     target: float = 0.0,
-    budget: float | None = None,
+    credit: float = AMPLE,
     predictions: int = 3,
 ) -> Certificate:
     """The certificate at an evaluated point, with effort until `target` is reached.
@@ -137,15 +138,12 @@ def judge(
         Weights in Q to try besides the exact ones.
     target : float
         Relative gap below which nothing better is looked for.
-    budget : float, optional
-        Multiplications that one curvature bound may spend; by default a few passes' worth.
+    credit : float
+        Passes that may be spent on curvature bounds and predictions.
     predictions : int
         Newton steps that may be tried to predict the optimal weights.
     """
-    if budget is None:
-        passes = 40.0 * problem.n_samples * problem.n_features * problem.n_outputs
-        budget = max(1e8, passes)
-    search = _Search(problem, ev, oracle or problem.dual_oracle(), target, budget)
+    search = _Search(problem, ev, oracle or problem.dual_oracle(), target, credit)
     search.run(q, predictions)
     return search.result()
 
@@ -159,10 +157,10 @@ class _Search:
         ev: Evaluation,
         oracle: DualOracle,
         target: float,
-        budget: float,
+        credit: float,
     ) -> None:
         self.problem, self.ev, self.oracle = problem, ev, oracle
-        self.target, self.budget = target, budget
+        self.target, self.credit = target, credit
         self.exact = oracle.weights(ev.losses, problem.nu)
         self.primal = problem.primal(ev.w, ev.losses, self.exact)
         self.gap, self.bound, self.weights = np.inf, "none", self.exact
@@ -188,15 +186,15 @@ class _Search:
 
     def result(self) -> Certificate:
         restricted_to = None
-        if not np.isfinite(self.gap):
-            # mu = 0 and nothing better: the minimum of the tangents over a ball around 0.
+        problem = self.problem
+        hopeless = not np.isfinite(self.gap) and affordable_rows(problem, AMPLE) == 0
+        if hopeless and not problem.fit_intercept:
+            # mu = 0 and no other bound to be had: the minimum of the tangents over a ball.
             g = self._gradient(self.ev, self.exact).w
             restricted_to = max(2.0 * float(np.linalg.norm(self.ev.w)), 1.0)
             size = float(np.linalg.norm(g))
             self.gap = max(float(np.vdot(g, self.ev.w)) + restricted_to * size, 0.0)
             self.bound, self.weights = f"tangent, ||w|| <= {restricted_to:.3g}", self.exact
-            if self.problem.fit_intercept:
-                self.gap, self.bound, restricted_to = np.inf, "none", None
         return Certificate(
             primal=self.primal,
             dual=self.primal - self.gap,
@@ -212,7 +210,7 @@ class _Search:
     def _wants_more(self) -> bool:
         problem = self.problem
         done = relative(self.gap, self.primal, self.reference) <= self.target
-        return not done and has_curvature_bound(problem) and order(problem) <= MAX_ORDER
+        return not done and affordable_rows(problem, self.credit) > 0
 
     def _try(self, bound: str, q: Vector, g: Gradient) -> None:
         if bound == "tangent":
@@ -221,11 +219,17 @@ class _Search:
             inner = tangent_bound(self.problem, self.ev, q, g)
             self.passes += 0.5 * self.problem.fit_intercept
         else:
-            inner = curvature_bound(self.problem, self.ev, q, g, self.budget)
-            self.passes += 1.0
+            n_rows = affordable_rows(self.problem, self.credit)
+            inner = curvature_bound(self.problem, self.ev, q, g, n_rows)
+            if n_rows:
+                self._spend(curvature_cost(self.problem, min(n_rows, np.count_nonzero(q))))
         gap = inner + self._slack(q)
         if gap < self.gap:
             self.gap, self.bound, self.weights = gap, bound, q
+
+    def _spend(self, passes: float) -> None:
+        self.passes += passes
+        self.credit -= passes
 
     def _require_feasible(self, q: Vector) -> None:
         """A gap from weights outside Q would be worth nothing: never trust an oracle blindly."""
@@ -285,10 +289,11 @@ class _Search:
                 return
             if self.gap <= _GOOD_ENOUGH * (self.primal - value):
                 return  # no certificate could be much better: value is attained
-            step = newton_step(problem, ev, q, g, self.oracle, self.budget)
+            cost = 2.0 * curvature_cost(problem, np.count_nonzero(q)) + 2.0
+            step = newton_step(problem, ev, q, g, self.oracle) if cost <= self.credit else None
             if step is None:
                 return
-            self.passes += 1.5
+            self._spend(cost)
             w, b, raw = step
             for _ in range(12):
                 trial_w = problem.constraint.project(ev.w + w)
@@ -318,12 +323,11 @@ def newton_step(
     q: Vector,
     g: Gradient,
     oracle: DualOracle,
-    budget: float,
 ) -> tuple[Matrix, Vector, Matrix] | None:
     """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
 
     ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses. None where the
-    weights' response is not known, the constraint is no box, or it would cost more than `budget`.
+    weights' response is not known or the constraint is no box.
     """
     box = problem.constraint.bounds(ev.w.shape)
     if box is None or problem.nu == 0:
@@ -332,8 +336,6 @@ def newton_step(
     if response is None:
         return None
     index = _taking_part(q, response)
-    if float(index.size) * order(problem) ** 2 > budget:
-        return None
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
     F = features(problem, index)

@@ -17,12 +17,12 @@ from drago.kernels.dual_capped import capped_chi2, capped_kl, capped_vertex
 
 
 @jit(fastmath=REDUCE, error_model="numpy")
-def _moments(u, p, centre, cut):
-    """Mass, mean and variance of the rows with ``u > centre - cut``; the mean from ``centre``."""
+def _moments(u, p, centre, threshold):
+    """Mass, mean and variance of ``u - centre`` over the rows where it exceeds ``threshold``."""
     mass, first, second = 0.0, 0.0, 0.0
     for i in range(u.shape[0]):
         d = u[i] - centre
-        w = p[i] if d > -cut else 0.0
+        w = p[i] if d > threshold else 0.0
         mass += w
         first += w * d
         second += w * d * d
@@ -32,7 +32,7 @@ def _moments(u, p, centre, cut):
 
 @jit(error_model="numpy")
 def _chi2_ball_sorted(u, p, kappa):
-    """The centre and the cut of the ball's boundary, by one sort and prefix sums."""
+    """Centre, offset and cut of the ball's boundary, by one sort and prefix sums."""
     n = u.shape[0]
     order = np.argsort(u)
     top = u[order[n - 1]]
@@ -49,8 +49,8 @@ def _chi2_ball_sorted(u, p, kappa):
         mean = first / mass
         cut = math.sqrt(max(second / mass - mean * mean, 0.0) / (kappa * mass - 1.0))
         if k == 0 or u[order[k - 1]] - top <= mean - cut:
-            return top + mean, cut
-    return top + first / mass, 0.0
+            return top, mean, cut
+    return top, first / mass, 0.0
 
 
 @jit(error_model="numpy")
@@ -77,14 +77,17 @@ def chi2_ball(u, p, c, radius, tau, q):
     if excess <= 2.0 * radius:
         return c, tau
     kappa = 1.0 + 2.0 * radius
-    centre, cut, last = u.max(), math.inf, -1.0
+    # The mean is centre + offset: differences to a nearby centre are exact.
+    centre, offset, cut, last = u.max(), 0.0, math.inf, -1.0
     done = False
     for _ in range(60):
-        mass, mean, variance = _moments(u, p, centre, cut)
+        mass, mean, variance = _moments(u, p, centre, offset - cut)
         if not kappa * mass > 1.0:
             break
         done = mass == last
-        centre += mean
+        shifted = centre + mean
+        offset = mean - (shifted - centre)
+        centre = shifted
         # All rows: kappa - 1 without the 1.
         room = 2.0 * radius if cut == math.inf else kappa * mass - 1.0
         cut = math.sqrt(variance / room)
@@ -92,10 +95,10 @@ def chi2_ball(u, p, c, radius, tau, q):
             break
         last = mass
     if not done:
-        centre, cut = _chi2_ball_sorted(u, p, kappa)
+        centre, offset, cut = _chi2_ball_sorted(u, p, kappa)
     total = 0.0
     for i in range(n):
-        q[i] = p[i] * max(u[i] - centre + cut, 0.0)
+        q[i] = p[i] * max((u[i] - centre) - offset + cut, 0.0)
         total += q[i]
     if not total > 0.0:  # the boundary is the vertex itself
         capped_vertex(u, p, math.inf, q)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_integer, check_number
-from drago.certificate import TRIVIAL, Certificate, judge, relative
+from drago.certificate import AMPLE, TRIVIAL, Certificate, judge, relative
 from drago.problem import DROProblem, Evaluation
 from drago.result import History, Record, SolverResult, Status
 
@@ -172,13 +174,18 @@ class Loop:
         expected = self._factor * iterate.gap_estimate
         return relative(expected, best.primal, best.reference) <= 0.7 * self.tol
 
-    def _judge(self, iterate: Iterate) -> None:
+    def _judge(self, iterate: Iterate, credit: float | None = None) -> None:
         began = time.perf_counter()
         problem, ev = self.problem, iterate.evaluation
         if ev is None:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._extra_passes += 0.5
-        certificate = judge(problem, ev, iterate.q, oracle=self.oracle, target=self.tol)
+        # Certificates may take half as much work as the method has put in, and a little to start.
+        if credit is None:
+            credit = 4.0 + 0.5 * iterate.n_passes - self._extra_passes
+        certificate = judge(
+            problem, ev, iterate.q, oracle=self.oracle, target=self.tol, credit=credit
+        )
         self._extra_passes += certificate.n_passes
         self._judged_iter = iterate.n_iter
         # Checks by count thin out; the estimate is what calls for them in good time.
@@ -255,17 +262,18 @@ class Loop:
     def run(self, method: Method) -> SolverResult:
         """Let `method` solve the problem."""
         why = ""
-        try:
-            self._enter_reference()
-            why = method.run(self.problem, self)
-        except Stop:
-            pass
-        except KeyboardInterrupt:
-            self.status = Status.INTERRUPTED
-        except FloatingPointError as error:
-            why = str(error)
-        if self.status in (Status.STALLED, Status.INTERRUPTED):
-            self._judge_last()
+        with _blas_threads(self.problem):
+            try:
+                self._enter_reference()
+                why = method.run(self.problem, self)
+            except Stop:
+                pass
+            except KeyboardInterrupt:
+                self.status = Status.INTERRUPTED
+            except FloatingPointError as error:
+                why = str(error)
+            if self.status in (Status.STALLED, Status.INTERRUPTED):
+                self._judge_last()
         return self._result(method, why)
 
     def _enter_reference(self) -> None:
@@ -284,16 +292,16 @@ class Loop:
         self._best = self._best_dual = (unknown, *self.start)
 
     def _judge_last(self) -> None:
-        last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
-        if last.n_iter == self._judged_iter:
-            return
         if self._best is None:
             self._enter_reference()
-        status, callback = self.status, self.callback
-        self.callback = None  # it has had its say
-        self._judge(last)
-        self.callback = callback
-        self.status = Status.OPTIMAL if self._certified() else status
+        last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
+        stalled = self.status is Status.STALLED  # the last word: spare nothing
+        if last.n_iter != self._judged_iter or (stalled and not self._certified()):
+            callback, self.callback = self.callback, None  # it has had its say
+            self._judge(last, AMPLE if stalled else None)
+            self.callback = callback
+        if self._certified():
+            self.status = Status.OPTIMAL
 
     def _result(self, method: Method, why: str) -> SolverResult:
         assert self._best is not None and self._best_dual is not None
@@ -360,6 +368,25 @@ class Loop:
             head + f"no further progress after {n_iter} iterations{detail}, {reached}; "
             "raise tol, l2_reg or shift_cost, or scale the features."
         )
+
+
+# Entries of X below which a second BLAS thread costs more than it gives.
+_SMALL = 1 << 20
+
+
+def _blas_threads(problem: DROProblem) -> Any:
+    """One BLAS thread for small problems, the caller's number for others."""
+    entries = problem.n_samples * problem.n_features * problem.n_outputs
+    if problem.is_sparse or entries > _SMALL:
+        return nullcontext()
+    return _controller().limit(limits=1, user_api="blas")
+
+
+@cache
+def _controller() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _warn(message: str) -> None:

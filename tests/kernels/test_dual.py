@@ -1,0 +1,501 @@
+"""The dual kernels against slow twins, on well-scaled and on adversarial numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import cases
+import twins
+from drago.kernels import dual_balls, dual_capped, dual_spectral
+
+NONE = np.empty(0)
+INF = np.inf
+SIZES = (1, 2, 3, 10, 257, 3000)
+# Cold starts look at a strided subsample from this many rows on.
+MANY = 4 * dual_capped.SUBSAMPLE + 500
+CAPS = (1.0, 1.0001, 2.5, 100.0, 1e6, INF)
+ABSURD_STARTS = (np.nan, 0.0, 1e300, -1e300, INF, -INF)
+
+
+def capped(divergence, u, p, c, cap, tau=np.nan, keep_log=False):
+    """(q, tau, log(q/p) or an empty array)."""
+    q = np.full(u.size, np.nan)
+    if divergence == "chi2":
+        return q, dual_capped.capped_chi2(u, p, c, cap, tau, q), NONE
+    log_ratio = np.full(u.size, np.nan) if keep_log else NONE
+    return q, dual_capped.capped_kl(u, p, c, cap, tau, q, log_ratio), log_ratio
+
+
+def ball(divergence, u, p, c, radius, start=np.nan, keep_log=False):
+    """(q, c + lambda, the next start, log(q/p) or an empty array)."""
+    q = np.full(u.size, np.nan)
+    if divergence == "chi2":
+        return q, *dual_balls.chi2_ball(u, p, c, radius, start, q), NONE
+    log_ratio = np.full(u.size, np.nan) if keep_log else NONE
+    return q, *dual_balls.kl_ball(u, p, c, radius, start, q, log_ratio), log_ratio
+
+
+def spectral(divergence, u, p, sigma, c, keep_log=False):
+    """(q, log(q/p) or an empty array, first row of each pool); u, p, sigma by increasing u."""
+    ratio = np.full(u.size, np.nan)
+    first = np.full(u.size + 1, -1, dtype=np.int64)
+    log_ratio = np.full(u.size, np.nan) if keep_log else NONE
+    if c == 0:
+        count = dual_spectral.spectral_vertex(u, p, sigma, ratio, first)
+    elif divergence == "chi2":
+        count = dual_spectral.spectral_chi2(u, p, sigma, c, ratio, first)
+    else:
+        count = dual_spectral.spectral_kl(u, p, sigma, c, ratio, log_ratio, first)
+    return p * ratio, log_ratio, first[:count]
+
+
+def described(cap):
+    return ("simplex",) if cap == INF else ("cvar", 1.0 / cap)
+
+
+def optimality_gap(set_, u, c, divergence, p, q, log_ratio=NONE):
+    """max over q' in Q of <u - c Omega'(q), q' - q>, relative to c + spread of u.
+
+    It bounds how much the objective can still rise, and is 0 at the maximiser alone.
+    """
+    p = twins._nominal(p, u.size)
+    q = twins._long(q)
+    mirror = q / p if divergence == "chi2" else twins._long(log_ratio)
+    centred = twins._long(u) - u.max()
+    v = centred - (c * mirror if c > 0 else 0)
+    best = twins.worst_case_extended(set_, v, 0.0, divergence, p)
+    # a row that underflowed to 0 may have any slope
+    return float(np.sum(v * (best - q)) / (c - centred.min() + 1e-300))
+
+
+def nominals(n, rng):
+    for kind in ("uniform", "random"):
+        yield cases.nominal(kind, n, rng)
+
+
+# --------------------------------------------------------------------------------- the quantile
+
+
+def slow_upper_quantile(u, p, mass):
+    """The largest value m of u with p(u >= m) >= mass, the smallest value if there is none."""
+    for m in sorted(set(u), reverse=True):
+        if p[u >= m].sum() >= mass:
+            return m
+    return u.min()
+
+
+@given(
+    st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 6)), min_size=1, max_size=40),
+    st.integers(0, 260),
+)
+def test_upper_quantile(rows, mass):
+    """Whole numbers, so that every sum is exact."""
+    u, p = np.array(rows, dtype=float).T.copy()
+    before = u.copy(), p.copy()
+    assert dual_capped.upper_quantile(u, p, float(mass)) == slow_upper_quantile(u, p, mass)
+    np.testing.assert_array_equal(u, before[0])
+    np.testing.assert_array_equal(p, before[1])
+
+
+@pytest.mark.parametrize("shape", ["random", "sorted", "reversed", "organ pipe", "constant"])
+def test_upper_quantile_of_many_rows(shape):
+    rng = np.random.default_rng(1)
+    u = np.sort(rng.normal(size=5001))
+    u = {
+        "random": rng.permutation(u),
+        "sorted": u,
+        "reversed": u[::-1].copy(),
+        "organ pipe": np.concatenate([u[::2], u[1::2][::-1]]),
+        "constant": np.full(5001, 2.0),
+    }[shape]
+    p = rng.integers(1, 9, size=u.size).astype(float)
+    order = np.argsort(-u, kind="stable")
+    reached = np.cumsum(p[order])
+    for share in (0.0, 1e-9, 0.001, 0.1, 0.5, 0.9999, 1.0):
+        mass = np.floor(share * p.sum())
+        expected = u[order[np.argmax(reached >= mass)]]
+        assert dual_capped.upper_quantile(u, p, mass) == expected
+
+
+# ----------------------------------------------------------------------------- capped simplices
+
+
+@pytest.mark.parametrize("cap", CAPS)
+def test_capped_vertex(cap):
+    rng = np.random.default_rng(2)
+    for n in SIZES:
+        for p in nominals(n, rng):
+            for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
+                q = np.full(n, np.nan)
+                threshold = dual_capped.capped_vertex(u, p, cap, q)
+                twin = twins.worst_case(described(cap), u, 0.0, "chi2", p)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+                assert (q[u < threshold] == 0).all()
+
+
+@pytest.mark.parametrize("cap", CAPS)
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_capped_from_a_cold_start(divergence, cap):
+    rng = np.random.default_rng(3)
+    for n in SIZES:
+        for p in nominals(n, rng):
+            for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
+                for c in (30.0, 1.0, 0.03):
+                    q, _, log_ratio = capped(divergence, u, p, c, cap, keep_log=True)
+                    twin = twins.worst_case(described(cap), u, c, divergence, p)
+                    np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+                    if divergence == "kl":
+                        seen = q > 1e-250
+                        logs = np.log(q[seen] / p[seen])
+                        np.testing.assert_allclose(log_ratio[seen], logs, rtol=1e-11, atol=1e-12)
+                        assert np.isfinite(log_ratio).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 40, 3000, MANY])
+@pytest.mark.parametrize("cap", [1.0, 2.5, 100.0, INF])
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_capped_from_any_start(divergence, cap, n):
+    """The right threshold, wrong ones and absurd ones: the answer is the same."""
+    rng = np.random.default_rng(4)
+    u = rng.normal(size=n)
+    p = cases.nominal("random", n, rng)
+    for c in (1.0, 0.03):
+        twin = twins.worst_case(described(cap), u, c, divergence, p)
+        _, tau, _ = capped(divergence, u, p, c, cap)
+        near = [] if np.isnan(tau) else [tau, tau + 1e-6, tau + 0.5, tau - 0.5, tau + 40, tau - 40]
+        for start in (*near, *ABSURD_STARTS):
+            q, again, _ = capped(divergence, u, p, c, cap, start)
+            np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12, err_msg=f"start {start}")
+            if cap > 1.0:
+                assert again == pytest.approx(tau, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("cap", [1.5, 20.0, 1000.0, INF])
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_capped_where_the_subsample_misleads(divergence, cap):
+    """Rows at the stride of the subsample are unlike all others."""
+    rng = np.random.default_rng(5)
+    stride = MANY // dual_capped.SUBSAMPLE
+    for p in nominals(MANY, rng):
+        for shift in (0.0, -50.0, 50.0, 1e6):
+            u = rng.normal(size=MANY)
+            u[::stride] += shift
+            for c in (1.0, 0.01):
+                q, _, _ = capped(divergence, u, p, c, cap)
+                twin = twins.worst_case(described(cap), u, c, divergence, p)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+
+
+def test_capped_kl_logarithms_do_not_underflow():
+    u = np.array([0.0, -1e4, -1e6, 1.0])
+    p = np.array([0.1, 0.2, 0.3, 0.4])
+    for cap in (2.0, INF):
+        q, tau, log_ratio = capped("kl", u, p, 1.0, cap, keep_log=True)
+        assert q[1] == q[2] == 0.0
+        expected = np.minimum(u - tau, np.log(cap))
+        np.testing.assert_allclose(log_ratio, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_cost_below_the_rounding_of_the_losses(divergence):
+    """c is far below the spacing of floating point numbers around u."""
+    u = 1e8 + np.array([0.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+    p = np.array([0.1, 0.2, 0.1, 0.3, 0.2, 0.1])
+    for cap in (1.2, 1.0 / 0.7, 4.0, INF):
+        for c in (1e-12, 1e-9, 1e-6, 0.1):
+            q, _, _ = capped(divergence, u, p, c, cap)
+            twin = twins.worst_case(described(cap), u, c, divergence, p)
+            np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------------- spectral sets
+
+
+SPECTRA = [("extremile", 1.0), ("extremile", 2.5), ("esrm", 1e-3), ("esrm", 4.0)]
+
+
+@pytest.mark.parametrize("set_", [*SPECTRA, ("extremile", 40.0), ("esrm", 60.0)], ids=str)
+def test_spectral_masses(set_):
+    rng = np.random.default_rng(6)
+    for n in SIZES:
+        for p in nominals(n, rng):
+            upper = np.cumsum(p)
+            upper /= upper[-1]
+            family = 1 if set_[0] == "extremile" else 2
+            sigma = dual_spectral.spectral_masses(family, set_[1], upper, p)
+            twin = twins.spectral_masses(set_, p[::-1])[::-1].astype(float)
+            np.testing.assert_allclose(sigma, twin, rtol=0, atol=1e-13)
+            assert abs(sigma.sum() - 1) < 1e-12
+
+
+def test_small_spectral_masses_keep_their_digits():
+    """Against the density times the length of a short interval."""
+    p = np.full(10**6, 1e-6)
+    upper = np.arange(1, 10**6 + 1) / 1e6
+    rows = np.array([99_999, 499_999, 999_999])
+    middle = upper[rows] - 0.5e-6
+    extremile = dual_spectral.spectral_masses(1, 2.5, upper, p)[rows]
+    np.testing.assert_allclose(extremile, 2.5 * middle**1.5 * 1e-6, rtol=1e-9)
+    esrm = dual_spectral.spectral_masses(2, 4.0, upper, p)[rows]
+    density = 4 * np.exp(-4 * (1 - middle)) / -np.expm1(-4)
+    np.testing.assert_allclose(esrm, density * 1e-6, rtol=1e-9)
+
+
+def spectral_case(set_, u, p, c, divergence, keep_log=False):
+    """Kernel and twin on sorted rows."""
+    order = np.argsort(u, kind="stable")
+    u, p = u[order], p[order]
+    sigma = twins.spectral_masses(set_, p[::-1])[::-1].astype(float)
+    q, log_ratio, first = spectral(divergence, u, p, sigma, c, keep_log)
+    return u, p, sigma, q, log_ratio, first
+
+
+@pytest.mark.parametrize("set_", [*SPECTRA, ("spectrum", cases.kink)], ids=lambda s: s[0])
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_spectral(divergence, set_):
+    rng = np.random.default_rng(7)
+    for n in (1, 2, 3, 10, 257, 1500):
+        for p in nominals(n, rng):
+            for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
+                for c in (30.0, 0.5, 0.01, 0.0) if n < 1000 else (0.5, 0.0):
+                    args = spectral_case(set_, u, p, c, divergence, keep_log=c > 0)
+                    by_u, by_p, sigma, q, log_ratio, first = args
+                    twin = twins.worst_case(set_, by_u, c, divergence, by_p)
+                    np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+                    # pools partition the rows and keep their mass
+                    assert first[0] == 0 and (np.diff(first) > 0).all() and first[-1] < n
+                    held = np.add.reduceat(q, first)
+                    np.testing.assert_allclose(held, np.add.reduceat(sigma, first), atol=1e-12)
+                    if divergence == "kl" and c > 0:
+                        assert np.isfinite(log_ratio).all()
+                        seen = q > 1e-250
+                        logs = np.log(q[seen] / by_p[seen])
+                        np.testing.assert_allclose(log_ratio[seen], logs, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_spectral_of_many_rows(divergence):
+    """Against first-order conditions, where the twin would be slow."""
+    rng = np.random.default_rng(8)
+    for set_ in (("extremile", 2.5), ("spectrum", cases.kink)):
+        for p in nominals(20_000, rng):
+            u = rng.normal(size=p.size)
+            u, p, _, q, log_ratio, _ = spectral_case(set_, u, p, 0.3, divergence, keep_log=True)
+            assert twins.feasibility(set_, q, p) <= 1e-12
+            assert optimality_gap(set_, u, 0.3, divergence, p, q, log_ratio) <= 1e-12
+
+
+# ----------------------------------------------------------------------------------------- balls
+
+
+@pytest.mark.parametrize("radius", [0.0, 1e-6, 0.1, 2.0, 50.0])
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_ball_from_a_cold_start(divergence, radius):
+    rng = np.random.default_rng(9)
+    set_ = (f"{divergence}_ball", radius)
+    for n in SIZES if radius == 2.0 else SIZES[:-1]:
+        for p in nominals(n, rng):
+            for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
+                for c in (30.0, 1.0, 0.03, 0.0):
+                    q, effective, _, log_ratio = ball(divergence, u, p, c, radius, keep_log=c > 0)
+                    twin = twins.worst_case(set_, u, c, divergence, p)
+                    np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+                    assert effective >= c * (1 - 1e-12)
+                    if divergence == "kl" and c > 0:
+                        seen = q > 1e-250
+                        logs = np.log(q[seen] / p[seen])
+                        np.testing.assert_allclose(log_ratio[seen], logs, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("radius", [1e-6, 0.1, 2.0])
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_ball_from_any_start(divergence, radius):
+    rng = np.random.default_rng(10)
+    for n in (1, 2, 40, 700):
+        u = rng.normal(size=n)
+        p = cases.nominal("random", n, rng)
+        for c in (1.0, 0.03, 0.0):
+            twin = twins.worst_case((f"{divergence}_ball", radius), u, c, divergence, p)
+            _, _, right, _ = ball(divergence, u, p, c, radius)
+            near = [] if np.isnan(right) else [right, 0.5 * right, 2 * right, right + 1, right - 1]
+            for start in (*near, *ABSURD_STARTS, 1e-300):
+                q, _, _, _ = ball(divergence, u, p, c, radius, start)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12, err_msg=f"start {start}")
+
+
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_ball_returns_cost_plus_multiplier(divergence):
+    """q is the simplex's answer at c + lambda, and lambda > 0 on the boundary only."""
+    rng = np.random.default_rng(11)
+    p = cases.nominal("random", 30, rng)
+    u = rng.normal(size=30)
+    for radius in (1e-4, 0.1, 1.0):
+        for c in (10.0, 0.1, 0.0):
+            q, effective, _, _ = ball(divergence, u, p, c, radius)
+            twin = twins.worst_case(("simplex",), u, effective, divergence, p)
+            np.testing.assert_allclose(q, twin, rtol=0, atol=1e-11)
+            spent = twins.divergence_value(divergence, q, p)
+            if effective > c * (1 + 1e-9):
+                assert spent == pytest.approx(radius, rel=1e-9)
+            else:
+                assert spent <= radius * (1 + 1e-9)
+
+
+def test_chi2_ball_by_sorting():
+    """The safeguard gives the same support as the iteration."""
+    rng = np.random.default_rng(12)
+    for n in (2, 10, 300):
+        for p in nominals(n, rng):
+            for radius in (0.01, 0.3, 3.0):
+                u = rng.normal(size=n)
+                *mean, cut = dual_balls._chi2_ball_sorted(u, p, 1 + 2 * radius)
+                q = p * np.maximum(u - sum(mean) + cut, 0)
+                if q.sum() > 0:
+                    twin = twins.worst_case(("chi2_ball", radius), u, 0.0, "chi2", p)
+                    np.testing.assert_allclose(q / q.sum(), twin, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_ball_of_almost_tied_losses(divergence):
+    """The losses' mean is not a floating point number near them."""
+    p = np.array([0.1, 0.2, 0.3, 0.15, 0.25])
+    for offset in (1.0, 1e4, 1e8):
+        unit = np.spacing(offset)
+        u = offset + unit * np.array([0.0, 1.0, 3.0, 4.0, 8.0])
+        exact = np.array([0.0, 1.0, 3.0, 4.0, 8.0])
+        for radius in (1e-3, 0.3, 2.0):
+            for c in (0.0, 0.01, 1.0):
+                q, _, _, _ = ball(divergence, u, p, c * unit, radius)
+                twin = twins.worst_case((f"{divergence}_ball", radius), exact, c, divergence, p)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("divergence", cases.DIVERGENCES)
+def test_ball_of_many_rows(divergence):
+    rng = np.random.default_rng(13)
+    for p in nominals(20_000, rng):
+        u = rng.normal(size=p.size)
+        for radius in (0.1, 5.0):
+            set_ = (f"{divergence}_ball", radius)
+            q, _, _, _ = ball(divergence, u, p, 0.01, radius)
+            assert twins.feasibility(set_, q, p) <= 1e-12
+            if divergence == "kl":
+                twin = twins.worst_case(set_, u, 0.01, "kl", p)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+            else:  # on the boundary, q/p is linear in u where it is positive
+                tau_free = np.polyfit(u[q > 0], (q / p)[q > 0], 1)
+                fitted = np.maximum(np.polyval(tau_free, u), 0)
+                np.testing.assert_allclose(q / p, fitted, rtol=1e-9, atol=1e-9)
+                assert twins.divergence_value("chi2", q, p) == pytest.approx(radius, rel=1e-11)
+
+
+# ---------------------------------------------------------------------------- adversarial numbers
+
+
+FLOATS = st.one_of(
+    st.sampled_from([0.0, 1.0, -1.0, 1e-300, -1e-300, 1e8, 1e150, -1e150, 1.0 + 2**-52]),
+    st.floats(-1e150, 1e150, allow_subnormal=False),
+    st.floats(-10, 10, allow_subnormal=False),
+    st.integers(-3, 3).map(float),
+)
+
+
+@st.composite
+def adversaries(draw):
+    """(u, p, c): any spread of losses, any cost against that spread."""
+    n = draw(st.integers(1, 9))
+    u = np.array(draw(st.lists(FLOATS, min_size=n, max_size=n)))
+    weights = np.array(draw(st.lists(st.integers(1, 12), min_size=n, max_size=n)))
+    spread = np.ptp(u)
+    relative = draw(st.sampled_from([1e3, 1.0, 0.1, 1e-3, 1e-6, 1e-9, 1e-13, 0.0]))
+    c = relative * (spread if spread > 1e-290 else 1.0)
+    return u, weights / weights.sum(), c
+
+
+def judge(set_, u, p, c, divergence, q, log_ratio):
+    assert np.isfinite(q).all()
+    assert twins.feasibility(set_, q, p) <= 1e-12
+    if divergence == "kl" and c > 0:
+        assert np.isfinite(log_ratio).all()
+        # where a weight underflowed, its slope is in its logarithm
+        assert optimality_gap(set_, u, c, divergence, p, q, log_ratio) <= 1e-10
+    else:
+        assert optimality_gap(set_, u, c, divergence, p, q) <= 1e-10
+    twin = twins.worst_case_extended(set_, u, c, divergence, p)
+    centred, scale = twins._long(u) - u.max(), c + np.ptp(u) + 1e-300
+    short = twins.objective(centred, c, divergence, p, twin)
+    short -= twins.objective(centred, c, divergence, p, q)
+    assert short <= 1e-12 * scale
+
+
+@settings(max_examples=300)
+@given(
+    adversaries(),
+    st.sampled_from([1.0, 1.0 + 2**-52, 1.3, 4.0, 1e4, INF]),
+    st.sampled_from(cases.DIVERGENCES),
+    st.sampled_from([*ABSURD_STARTS, 1.0, -7.5]),
+)
+def test_capped_on_adversarial_numbers(adversary, cap, divergence, start):
+    u, p, c = adversary
+    q, _, log_ratio = capped(divergence, u, p, c, cap, start, keep_log=c > 0)
+    judge(described(cap), u, p, c, divergence, q, log_ratio)
+
+
+@settings(max_examples=300)
+@given(
+    adversaries(),
+    st.sampled_from([*SPECTRA, ("extremile", 30.0), ("spectrum", cases.kink)]),
+    st.sampled_from(cases.DIVERGENCES),
+)
+def test_spectral_on_adversarial_numbers(adversary, set_, divergence):
+    u, p, c = adversary
+    u, p, _, q, log_ratio, _ = spectral_case(set_, u, p, c, divergence, keep_log=c > 0)
+    judge(set_, u, p, c, divergence, q, log_ratio)
+
+
+@settings(max_examples=300)
+@given(
+    adversaries(),
+    st.sampled_from([1e-3, 0.1, 1.0, 30.0]),
+    st.sampled_from(cases.DIVERGENCES),
+    st.sampled_from([*ABSURD_STARTS, 1.0, -7.5]),
+)
+def test_ball_on_adversarial_numbers(adversary, radius, divergence, start):
+    u, p, c = adversary
+    assume(np.ptp(u) == 0 or np.ptp(u) > 1e-140)  # for less, see test_extreme_scales
+    q, effective, _, log_ratio = ball(divergence, u, p, c, radius, start, keep_log=c > 0)
+    assert np.isfinite(q).all()
+    assert twins.feasibility((f"{divergence}_ball", radius), q, p) <= 1e-12 * (1 + radius)
+    assert not np.isnan(effective)
+    set_ = (f"{divergence}_ball", radius)
+    twin = twins.worst_case_extended(set_, u, c, divergence, p)
+    centred, scale = twins._long(u) - u.max(), c + np.ptp(u) + 1e-300
+    short = twins.objective(centred, c, divergence, p, twin)
+    short -= twins.objective(centred, c, divergence, p, q)
+    assert short <= 1e-12 * scale
+    if divergence == "kl" and c > 0:
+        assert np.isfinite(log_ratio).all()
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1e-170, 1e-100, 1e100, 1e150])
+def test_extreme_scales(scale):
+    """Squares of such losses leave the range of floating point numbers, or nearly."""
+    rng = np.random.default_rng(14)
+    p = cases.nominal("random", 7, rng)
+    u = rng.normal(size=7)
+    for divergence in cases.DIVERGENCES:
+        for c in (1.0, 0.01, 0.0):
+            for cap in (2.0, INF):
+                twin = twins.worst_case(described(cap), u, c, divergence, p)
+                q, _, _ = capped(divergence, scale * u, p, scale * c, cap)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-11)
+            for radius in (1e-8, 0.3):
+                twin = twins.worst_case((f"{divergence}_ball", radius), u, c, divergence, p)
+                q, _, _, _ = ball(divergence, scale * u, p, scale * c, radius)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-11)
+            assert np.isfinite(ball(divergence, scale * u, p, scale * c, 1e-12)[0]).all()
+            set_ = ("extremile", 3.0)
+            by_u, by_p, _, q, _, _ = spectral_case(set_, scale * u, p, scale * c, divergence)
+            twin = twins.worst_case(set_, by_u, scale * c, divergence, by_p)
+            np.testing.assert_allclose(q, twin, rtol=0, atol=1e-11)
