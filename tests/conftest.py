@@ -14,7 +14,8 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 _KERNELS = Path(__file__).parent.parent / "src" / "drago" / "kernels"
 _DIGEST = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(_KERNELS.glob("*.py"))))
 os.environ.setdefault(
-    "NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"drago-kernels-{_DIGEST.hexdigest()[:16]}")
+    "NUMBA_CACHE_DIR",
+    str(Path(tempfile.gettempdir()) / f"drago-kernels-{_DIGEST.hexdigest()[:16]}"),
 )
 
 from hypothesis import HealthCheck, settings  # noqa: E402

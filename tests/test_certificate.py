@@ -4,11 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
+
+import drago
 import reference
 import twins
 from cases import DIVERGENCES
-
-import drago
 from drago import bounds
 from drago.certificate import judge
 
@@ -34,7 +34,9 @@ SETS = (
 class Case:
     """A random problem, its reference optimum and its object."""
 
-    def __init__(self, seed, *, nus=(0.3, 0.01, 0.0), mus=(1.0, 1e-1, 1e-3), constraints=CONSTRAINTS):
+    def __init__(
+        self, seed, *, nus=(0.3, 0.01, 0.0), mus=(1.0, 1e-1, 1e-3), constraints=CONSTRAINTS
+    ):
         rng = np.random.default_rng(seed)
         self.rng = rng
         loss = LOSSES[seed % 4]
@@ -89,7 +91,9 @@ class Case:
     def weights(self):
         """Some weights of the set: exact ones at random losses, mixed with the nominal ones."""
         oracle = self.problem.dual_oracle()
-        q = oracle.weights(self.rng.exponential(size=self.problem.n_samples), self.rng.exponential())
+        q = oracle.weights(
+            self.rng.exponential(size=self.problem.n_samples), self.rng.exponential()
+        )
         share = self.rng.random()
         return share * q + (1 - share) * self.problem.p
 
@@ -103,9 +107,12 @@ def check_sandwich(case):
             assert case.optimum - found.dual >= -1e-7 * case.scale
             assert found.gap >= 0
             assert found.primal - found.dual == pytest.approx(found.gap, rel=1e-9, abs=1e-12)
-            assert case.problem.uncertainty.violation(
-                found.dual_weights, case.problem.p, case.problem.groups
-            ) < 1e-9
+            assert (
+                case.problem.uncertainty.violation(
+                    found.dual_weights, case.problem.p, case.problem.groups
+                )
+                < 1e-9
+            )
 
 
 @pytest.mark.parametrize("seed", range(64))
@@ -219,7 +226,7 @@ def test_user_loss_gets_the_tangent_bound():
         return 0.5 * (raw - y) ** 2, raw - y
 
     for intercept in (False, True):
-        kwargs = dict(shift_cost=0.1, l2_reg=0.1, fit_intercept=intercept)
+        kwargs = {"shift_cost": 0.1, "l2_reg": 0.1, "fit_intercept": intercept}
         mine = drago.DROProblem(X, y, loss=squared, **kwargs)
         theirs = drago.DROProblem(X, y, loss="squared", **kwargs)
         best = drago.solve(theirs, tol=1e-10)

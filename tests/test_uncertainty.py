@@ -792,7 +792,7 @@ def test_other_sets_default_to_chi2_and_take_both():
 def test_worst_case_checks_what_it_is_given():
     uncertainty, p = drago.CVaR(0.5), np.full(3, 1 / 3)
     for u in ([1.0, 2.0], [1.0, np.nan, 2.0], [[1.0, 2.0, 3.0]]):
-        with pytest.raises(ValueError, match="u must hold 3 finite numbers"):
+        with pytest.raises(ValueError, match=r"u (must have one entry per row|contains)"):
             uncertainty.worst_case(u, 1.0, "chi2", p)
     for bad in ([0.5, 0.5, 0.5], [1.0, 0.0, 0.0], [2.0, -0.5, -0.5], [], [np.nan, 0.5, 0.5]):
         with pytest.raises(ValueError, match="p must be a vector of positive probabilities"):

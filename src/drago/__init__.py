@@ -67,7 +67,7 @@ _HOME = {
     "Grouped": "uncertainty",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

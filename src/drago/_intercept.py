@@ -22,30 +22,39 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
     """``argmin over b of max over q of sum q l(raw + b) - nu D(q || p)``; no pass over X."""
     oracle = problem.dual_oracle()
 
-    def value_and_slope(b: Vector) -> tuple[float, Vector]:
+    def value_and_slope(b: Vector, nu: float) -> tuple[float, Vector]:
         losses, slopes = problem.loss.evaluate(problem.y, np.ascontiguousarray(raw + b))
-        q = oracle.weights(losses, problem.nu)
-        penalty = problem.nu * problem.divergence.value(q, problem.p) if problem.nu > 0 else 0.0
+        q = oracle.weights(losses, nu)
+        penalty = nu * problem.divergence.value(q, problem.p) if nu > 0 else 0.0
         return float(np.dot(q, losses) - penalty), q @ slopes
 
     if raw.shape[1] == 1:
-        return _root(problem, raw, lambda b: float(value_and_slope(np.array([b]))[1][0]))
+        return _root(
+            problem, raw, lambda b: float(value_and_slope(np.array([b]), problem.nu)[1][0])
+        )
     from scipy.optimize import minimize
 
-    out = minimize(
-        value_and_slope,
-        np.log(np.maximum(_class_shares(problem, raw.shape[1]), 1e-6)),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 500, "ftol": 1e-15, "gtol": 1e-10},
-    )
-    return out.x - out.x.mean()
+    b = np.log(np.maximum(_class_shares(problem, raw.shape[1]), 1e-6))
+    levels = np.array([problem.nu])
+    if problem.nu == 0 and problem.kappa_q > 1:  # kinks: smoothed, less and less
+        scale = value_and_slope(b, 0.0)[0]
+        levels = np.array([problem.smoothing(scale * 10.0**-k) for k in range(1, 11)])
+    for nu in levels:
+        b = minimize(
+            value_and_slope,
+            b,
+            args=(nu,),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": 500, "ftol": 1e-15, "gtol": 1e-10},
+        ).x
+    return b - b.mean()
 
 
 def _class_shares(problem: DROProblem, k: int) -> Vector:
     if problem.loss.name != "multinomial":
         return np.ones(k)
-    return np.bincount(problem.y, weights=problem.p, minlength=k)
+    return np.array([problem.p[problem.y == c].sum() for c in range(k)])
 
 
 def _root(problem: DROProblem, raw: Matrix, slope: object) -> Vector:

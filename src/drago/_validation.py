@@ -16,9 +16,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:55] + "[...]"
 
 
 def check_number(
@@ -38,10 +38,13 @@ def check_number(
     tail = f"; {hint}" if hint else ""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(
-            f"{name} must be {allowed}, but {_shown(value)} "
+            f"{name} must be {allowed}, but {shown(value)} "
             f"({type(value).__name__}) was given{tail}."
         )
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = np.inf if value > 0 else -np.inf  # type: ignore[operator]
     bad = number < low or number > high or (open_low and number == low)
     if np.isnan(number) or (finite and np.isinf(number)) or bad:
         raise ValueError(f"{name} must be {allowed}, but {number:g} was given{tail}.")
@@ -52,7 +55,7 @@ def check_integer(name: str, value: Any, *, low: int) -> int:
     """An integer that is at least `low`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(
-            f"{name} must be an integer >= {low}, but {_shown(value)} "
+            f"{name} must be an integer >= {low}, but {shown(value)} "
             f"({type(value).__name__}) was given."
         )
     if int(value) < low:
@@ -60,21 +63,29 @@ def check_integer(name: str, value: Any, *, low: int) -> int:
     return int(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, but {shown(value)} was given.")
+    return bool(value)
+
+
 def check_option(name: str, value: Any, allowed: Iterable[str]) -> str:
     """One of a few words."""
     words = list(allowed)
     if not isinstance(value, str) or value not in words:
         listed = ", ".join(f"{word!r}" for word in words)
-        raise ValueError(f"{name} must be one of {listed}, but {_shown(value)} was given.")
+        raise ValueError(f"{name} must be one of {listed}, but {shown(value)} was given.")
     return value
 
 
-def _numeric(name: str, value: Any) -> Array:
+def numeric(name: str, value: Any) -> Array:
     """`value` as an array of real numbers, not copied where that is not needed."""
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ValueError(f"{name} could not be read as an array of numbers: {error}.") from error
+        reason = str(error).rstrip(".")
+        raise ValueError(f"{name} could not be read as an array of numbers: {reason}.") from error
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
@@ -92,7 +103,7 @@ def _numeric(name: str, value: Any) -> Array:
     return array
 
 
-def _require_finite(name: str, values: Array) -> None:
+def _require_finite(name: str, values: Array, sparse: Any = None) -> None:
     # A sum is finite in one pass without a temporary; only where it is not do we look closer.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values)):
@@ -100,6 +111,9 @@ def _require_finite(name: str, values: Array) -> None:
     bad = ~np.isfinite(values)
     if bad.any():
         first = tuple(int(k) for k in np.argwhere(bad)[0])
+        if sparse is not None:  # from the place in the data to row and column
+            row = int(np.searchsorted(sparse.indptr, first[0], side="right")) - 1
+            first = (row, int(sparse.indices[first[0]]))
         where = first[0] if len(first) == 1 else first
         raise ValueError(
             f"{name} contains {int(bad.sum())} NaN or infinite entries, the first at {where}; "
@@ -118,9 +132,9 @@ def check_features(X: Any) -> Any:
         if not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
-        _require_finite("X", X.data)
+        _require_finite("X", X.data, X)
     else:
-        X = _numeric("X", X)
+        X = numeric("X", X)
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         if not (X.flags.c_contiguous or X.flags.f_contiguous):
@@ -137,9 +151,11 @@ def check_features(X: Any) -> Any:
     return X
 
 
-def check_vector(name: str, value: Any, length: int, *, what: str = "row") -> npt.NDArray[np.float64]:
+def check_vector(
+    name: str, value: Any, length: int, *, what: str = "row"
+) -> npt.NDArray[np.float64]:
     """A finite float64 vector with one entry a row."""
-    array = _numeric(name, value)
+    array = numeric(name, value)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or array.shape[0] != length:
@@ -178,11 +194,23 @@ def check_nominal(p: Any) -> npt.NDArray[np.float64]:
 
 def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
     """Group labels of any sortable type as integers 0, 1, ..."""
-    labels = np.asarray(groups)
+    try:
+        labels = np.asarray(groups)
+    except ValueError as error:
+        raise ValueError(
+            f"groups must have one label per row, shape ({n},), but has rows of unequal length."
+        ) from error
     if labels.ndim != 1 or labels.shape[0] != n:
         raise ValueError(
             f"groups must have one label per row, shape ({n},), but has shape {labels.shape}."
         )
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError("groups contains NaN or infinite labels; give these rows a label.")
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    if labels.dtype.kind in "fO" and (labels != labels).any():
+        raise ValueError("groups contains NaN labels; give these rows a label.")
+    try:
+        codes = np.unique(labels, return_inverse=True)[1]
+    except TypeError as error:
+        raise TypeError(
+            "groups must hold labels of one kind that can be sorted, but mixes types; "
+            "convert them to strings."
+        ) from error
+    return codes.astype(np.int64).reshape(-1)

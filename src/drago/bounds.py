@@ -176,7 +176,7 @@ def _factor(H: Matrix) -> Matrix | None:
     if not (np.isfinite(H).all() and (diagonal > 0).all()):
         return None
     try:
-        factor = np.linalg.cholesky(H)
+        factor = np.linalg.cholesky(H).astype(np.float64, copy=False)
     except np.linalg.LinAlgError:
         return None
     # Below this the solution has no correct digit, and a bound from it would not be one.
@@ -285,10 +285,10 @@ def _multinomial_bound(
         if factor is None:
             break
         lambda_ = float(np.linalg.norm(_solve_lower(factor, r.T.reshape(-1)[free])))
-        inverse = np.zeros((k * m, k * m))
+        flat = np.zeros((k * m, k * m))
         root = _solve_lower(factor, np.eye(factor.shape[0]))
-        inverse[np.ix_(free, free)] = root.T @ root
-        inverse = inverse.reshape(k, m, k, m)
+        flat[np.ix_(free, free)] = root.T @ root
+        inverse = flat.reshape(k, m, k, m)
         leverage = np.zeros(len(F))
         own = [((F @ inverse[a, :, a, :]) * F).sum(axis=1) for a in range(k)]
         for a in range(k):

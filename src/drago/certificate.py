@@ -32,7 +32,7 @@ from drago.bounds import (
 )
 from drago.losses import Multinomial
 from drago.oracles import DualOracle, Response
-from drago.problem import DROProblem, Evaluation
+from drago.problem import DROProblem, Evaluation, check_problem
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -105,7 +105,7 @@ def certify(
     -------
     Certificate
     """
-    w, b = problem.to_internal(coef, intercept)
+    w, b = check_problem(problem).to_internal(coef, intercept)
     if not problem.constraint.contains(w):
         raise ValueError(f"coef does not lie in the constraint set {problem.constraint!r}.")
     q = None
@@ -222,7 +222,7 @@ class _Search:
             n_rows = affordable_rows(self.problem, self.credit)
             inner = curvature_bound(self.problem, self.ev, q, g, n_rows)
             if n_rows:
-                self._spend(curvature_cost(self.problem, min(n_rows, np.count_nonzero(q))))
+                self._spend(curvature_cost(self.problem, min(n_rows, int(np.count_nonzero(q)))))
         gap = inner + self._slack(q)
         if gap < self.gap:
             self.gap, self.bound, self.weights = gap, bound, q
@@ -289,7 +289,7 @@ class _Search:
                 return
             if self.gap <= _GOOD_ENOUGH * (self.primal - value):
                 return  # no certificate could be much better: value is attained
-            cost = 2.0 * curvature_cost(problem, np.count_nonzero(q)) + 2.0
+            cost = 2.0 * curvature_cost(problem, int(np.count_nonzero(q))) + 2.0
             step = newton_step(problem, ev, q, g, self.oracle) if cost <= self.credit else None
             if step is None:
                 return
@@ -367,9 +367,9 @@ def newton_step(
         return None
     if not np.isfinite(step).all():
         return None
-    step = step.reshape(k, m).T
-    dw = np.ascontiguousarray(step[:d])
-    db = step[d] if problem.fit_intercept else np.zeros(k)
+    by_feature = step.reshape(k, m).T
+    dw = np.ascontiguousarray(by_feature[:d])
+    db = by_feature[d] if problem.fit_intercept else np.zeros(k)
     return dw, db, problem.raw_prediction(dw, db)
 
 

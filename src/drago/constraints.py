@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_number
+from drago._validation import check_number, numeric, shown
 
 Array = npt.NDArray[np.float64]
 
@@ -73,10 +73,12 @@ class Box(Constraint):
     """
 
     def __init__(self, low: Any = -np.inf, high: Any = np.inf) -> None:
-        self.low = np.asarray(low, dtype=np.float64)
-        self.high = np.asarray(high, dtype=np.float64)
+        self.low = np.array(numeric("low", low), dtype=np.float64)
+        self.high = np.array(numeric("high", high), dtype=np.float64)
         if np.isnan(self.low).any() or np.isnan(self.high).any():
             raise ValueError("low and high must not be NaN.")
+        if (self.low == np.inf).any() or (self.high == -np.inf).any():
+            raise ValueError("low must be below inf and high above -inf, or the box is empty.")
         try:
             crossed = (self.low > self.high).any()
         except ValueError as error:
@@ -85,7 +87,9 @@ class Box(Constraint):
                 f"and {self.high.shape}."
             ) from error
         if crossed:
-            raise ValueError(f"low must not exceed high, but low={low!r} and high={high!r}.")
+            raise ValueError(
+                f"low must not exceed high, but low={shown(low)} and high={shown(high)}."
+            )
 
     def __repr__(self) -> str:
         return f"Box(low={self.low.tolist()!r}, high={self.high.tolist()!r})"
@@ -117,7 +121,8 @@ class Box(Constraint):
     def absorb(self, w: Array, gradient: Array, h: Array) -> tuple[Array, float, float]:
         low, high = self.bounds(w.shape)
         room = np.where(gradient > 0, w - low, high - w)  # distance to the bound it pushes to
-        price = np.abs(gradient) * np.maximum(room, 0.0)
+        with np.errstate(invalid="ignore"):
+            price = np.where(gradient == 0, 0.0, np.abs(gradient) * np.maximum(room, 0.0))
         take = price < 0.5 * gradient * gradient / h
         return np.where(take, 0.0, gradient), 0.0, float(price[take].sum())
 
@@ -176,5 +181,5 @@ def as_constraint(constraint: Any) -> Constraint:
         return constraint
     raise TypeError(
         "constraint must be None, L2Ball(radius), Box(low, high) or NonNegative(), "
-        f"but {constraint!r} was given."
+        f"but {shown(constraint)} was given."
     )

@@ -177,6 +177,11 @@ class Multinomial(Loss):
                 "y must hold the integers 0..k-1 for the multinomial loss, but holds "
                 f"{np.unique(y)[:5]}; encode the labels, or use DROClassifier, which takes any."
             )
+        if y.max() >= max(n, 2):
+            raise ValueError(
+                "y must hold the integers 0..k-1 for the multinomial loss, with no more classes "
+                f"than rows, but holds the label {y.max():.0f} on {n} rows; encode the labels."
+            )
         return y.astype(np.int64)
 
     def n_outputs(self, y: Array) -> int:
@@ -202,7 +207,8 @@ class Multinomial(Loss):
         log_restricted = inside - (top + np.log(np.exp(inside - top).sum(axis=1, keepdims=True)))
         restricted = np.exp(log_restricted)
         mean = q @ restricted
-        keep = min(1.0, float((mass[there] / mean).min()))
+        with np.errstate(divide="ignore"):
+            keep = min(1.0, float((mass[there] / mean).min()))
         if keep < 1.0:
             rest = (mass[there] - keep * mean) / (1.0 - keep)
             restricted = keep * restricted + (1.0 - keep) * np.maximum(rest, 0.0)
@@ -244,8 +250,8 @@ class UserLoss(Loss):
         dlosses = np.ascontiguousarray(out[1], dtype=np.float64)
         if losses.shape != (raw.shape[0],) or dlosses.size != raw.size:
             raise ValueError(
-                f"the loss {self.name} must return losses of shape {(raw.shape[0],)} and "
-                f"derivatives of shape {raw.shape}, but returned {losses.shape} and {dlosses.shape}."
+                f"the loss {self.name} must return losses of shape {(raw.shape[0],)} and derivatives "
+                f"of shape {raw.shape}, but returned {losses.shape} and {dlosses.shape}."
             )
         return losses, dlosses.reshape(raw.shape)
 

@@ -25,6 +25,8 @@ Matrix = npt.NDArray[np.float64]
 _EMPTY: Vector = np.empty(0)
 # Relative distance to a bound below which a weight counts as lying on it.
 _ON_BOUND = 1e-12
+# Spreads of losses that a ball's oracle takes as they are.
+_SCALE = (1e-100, 1e100)
 
 
 @dataclass(frozen=True)
@@ -112,13 +114,12 @@ class DualOracle:
         return self.weights(u, c), None
 
     def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
-        q = np.asarray(
-            self.uncertainty.worst_case(u, c, self.divergence, self.p), dtype=np.float64
-        )
+        q = np.asarray(self.uncertainty.worst_case(u, c, self.divergence, self.p), dtype=np.float64)
         if q.shape != u.shape or not np.isfinite(q).all():
+            wrong = "NaN or infinity" if q.shape == u.shape else f"an array of shape {q.shape}"
             raise ValueError(
                 f"{type(self.uncertainty).__name__}.worst_case must return {u.size} finite "
-                f"weights, but returned an array of shape {q.shape}."
+                f"weights, but returned {wrong}."
             )
         return q, self.divergence.mirror(q, self.p) if keep_mirror else _EMPTY
 
@@ -141,7 +142,8 @@ class CappedOracle(DualOracle):
         self, uncertainty: Any, divergence: Divergence, p: Vector, cap: float = np.inf
     ) -> None:
         super().__init__(uncertainty, divergence, p)
-        self.cap = float(cap)
+        # A cap that no weight can reach is none.
+        self.cap = float(cap) if cap * p.min() < 1.0 else np.inf
         self._tau = np.nan
         self._c = np.nan
 
@@ -223,9 +225,7 @@ class SpectralOracle(DualOracle):
 class BallOracle(DualOracle):
     """``D(q || p) <= radius`` with the ball's own divergence."""
 
-    def __init__(
-        self, uncertainty: Any, divergence: Divergence, p: Vector, radius: float
-    ) -> None:
+    def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector, radius: float) -> None:
         super().__init__(uncertainty, divergence, p)
         self.radius = float(radius)
         self._start = np.nan
@@ -234,6 +234,10 @@ class BallOracle(DualOracle):
     def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
         from drago.kernels.dual_balls import chi2_ball, kl_ball
 
+        spread = float(u.max() - u.min())
+        if not _SCALE[0] < spread < _SCALE[1] and spread > 0:
+            # Squares of the losses would leave the range of floating point.
+            u, c = (u - u.max()) / spread, min(c / spread, _SCALE[1])
         q = np.empty(u.shape[0])
         log_ratio = _EMPTY
         if self.divergence.name == "chi2":
@@ -260,6 +264,11 @@ class BallOracle(DualOracle):
         return q, Response(rate, np.where(free, 0, -1), direction)
 
 
+def group_sums(groups: npt.NDArray[np.int64], weights: Vector) -> Vector:
+    """The sum of the weights of each group."""
+    return np.bincount(groups, weights=weights).astype(np.float64, copy=False)
+
+
 class GroupedOracle(DualOracle):
     """``q_i = p_i r_g / P_g`` with ``r`` in an inner set over the groups."""
 
@@ -273,11 +282,12 @@ class GroupedOracle(DualOracle):
     ) -> None:
         super().__init__(uncertainty, divergence, p)
         self.groups = groups
-        self.mass = np.bincount(groups, weights=p)
+        self.mass = group_sums(groups, p)
         self.inner: DualOracle = inner.oracle(self.mass / self.mass.sum(), divergence)
 
     def _means(self, u: Vector) -> Vector:
-        return np.bincount(self.groups, weights=self.p * u) / self.mass
+        # From the maximum, so that equal losses give equal means and a constant changes nothing.
+        return group_sums(self.groups, self.p * (u - u.max())) / self.mass
 
     def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
         r, mirror = self.inner._solve(self._means(u), c, keep_mirror)

@@ -21,15 +21,18 @@ import numpy.typing as npt
 
 from drago._validation import (
     check_features,
+    check_flag,
     check_groups,
     check_number,
     check_sample_weight,
     check_vector,
+    numeric,
+    shown,
 )
 from drago.constraints import as_constraint
 from drago.divergences import Divergence
 from drago.losses import Logistic, Multinomial, UserLoss, as_loss
-from drago.oracles import DualOracle
+from drago.oracles import DualOracle, group_sums
 from drago.uncertainty import Grouped, UserSet, as_uncertainty
 
 Array = npt.NDArray[Any]
@@ -38,6 +41,8 @@ Matrix = npt.NDArray[np.float64]
 
 # Entries of a block of X that is converted to float64 at a time.
 _CHUNK = 1 << 18
+# Share of the total weight below which a row counts as dropped: its inverse must be finite.
+_NEGLIGIBLE = 1e-200
 
 
 class NonFiniteLossError(ArithmeticError, ValueError):
@@ -116,29 +121,30 @@ class DROProblem:
     ) -> None:
         X = check_features(X)
         n = X.shape[0]
-        self.loss = as_loss(loss)
+        self.loss = copy.copy(as_loss(loss))
         y = self.loss.check_target(y, n)
         groups = None if groups is None else check_groups(groups, n)
         if sample_weight is None:
             p = np.full(n, 1.0 / n)
         else:
             p = check_sample_weight(sample_weight, n)
-            kept = p > 0
-            if not kept.all():
-                X, y, p = X[kept], y[kept], p[kept]
-                groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
             # Divided by the largest first: a sum of huge weights must not overflow.
             p = p / p.max()
             p = p / p.sum()
-        self.X, self.y, self.p, self.groups = _locked(X), _locked(y), _locked(p), groups
+            kept = p > _NEGLIGIBLE
+            if not kept.all():
+                X, y, p = X[kept], y[kept], p[kept]
+                groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
+        self.X, self.y, self.p = _locked(X), _locked(y), _locked(p)
+        self.groups = None if groups is None else _locked(groups)
         self.n_outputs = self.loss.n_outputs(y)
         if isinstance(self.loss, (Logistic, Multinomial)) and np.unique(y).size < 2:
             raise ValueError(
                 f"y must hold at least two classes among the rows of positive weight, but holds "
                 f"only {np.unique(y)[0]:g}."
             )
-        self.fit_intercept = bool(fit_intercept)
-        self.constraint = as_constraint(constraint)
+        self.fit_intercept = check_flag("fit_intercept", fit_intercept)
+        self.constraint = copy.deepcopy(as_constraint(constraint))
         self.constraint.bounds((self.n_features, self.n_outputs))
         self.uncertainty = copy.deepcopy(as_uncertainty(uncertainty))
         if isinstance(self.uncertainty, Grouped) and groups is None:
@@ -150,7 +156,8 @@ class DROProblem:
         if isinstance(shift_cost, str):
             if shift_cost != "auto":
                 raise ValueError(
-                    f"shift_cost must be a number in [0, inf) or 'auto', but {shift_cost!r} was given."
+                    "shift_cost must be a number in [0, inf) or 'auto', "
+                    f"but {shift_cost!r} was given."
                 )
             self.nu = 0.1 * self._mean_loss_at_zero()
         else:
@@ -200,7 +207,10 @@ class DROProblem:
         for rows in self._chunks():
             block = self.X[rows]
             if self.is_sparse:
-                square[rows] = np.asarray(block.multiply(block).sum(axis=1), dtype=float).reshape(-1)
+                block = block.astype(np.float64)
+                square[rows] = np.asarray(block.multiply(block).sum(axis=1), dtype=float).reshape(
+                    -1
+                )
             else:
                 block = block.astype(np.float64, copy=False)
                 square[rows] = np.einsum("ij,ij->i", block, block)
@@ -236,6 +246,15 @@ class DROProblem:
     def kappa_q(self) -> float:
         """The largest ``q_i / p_i`` that the set allows."""
         return self.uncertainty.kappa_q(self.p, self.groups)
+
+    def smoothing(self, error: float) -> float:
+        """A shift cost that lowers the maximum over q by at most `error`.
+
+        ``D(q || p)`` is at most ``(kappa_q - 1) / 2`` (chi2) or ``log kappa_q`` (KL) on the set.
+        """
+        if self.divergence.name == "kl":
+            return error / np.log(self.kappa_q)
+        return error / (0.5 * (self.kappa_q - 1.0))
 
     # ---------------------------------------------------------------- passes over the data
 
@@ -295,11 +314,11 @@ class DROProblem:
     def to_internal(self, coef: Any, intercept: Any = 0.0) -> tuple[Matrix, Vector]:
         """``(w, b)`` from arrays of scikit-learn's shapes."""
         d, k = self.n_features, self.n_outputs
-        coef = np.asarray(coef, dtype=np.float64)
+        coef = numeric("coef", coef).astype(np.float64)
         if coef.size != d * k or (k > 1 and coef.shape != (k, d)):
             expected = (d,) if k == 1 else (k, d)
             raise ValueError(f"coef must have shape {expected}, but has shape {coef.shape}.")
-        b = np.asarray(intercept, dtype=np.float64).reshape(-1)
+        b = numeric("intercept", intercept).astype(np.float64).reshape(-1)
         if b.size == 1 and k > 1:
             b = np.repeat(b, k)
         if b.size != k:
@@ -308,7 +327,7 @@ class DROProblem:
             raise ValueError("coef and intercept must be finite, but hold NaN or infinity.")
         if b.any() and not self.fit_intercept:
             raise ValueError(
-                f"intercept={intercept!r} was given, but the problem has fit_intercept=False."
+                f"intercept={shown(intercept)} was given, but the problem has fit_intercept=False."
             )
         return np.ascontiguousarray(coef.reshape(k, d).T), b
 
@@ -372,7 +391,7 @@ class DROProblem:
         groups = np.zeros(self.n_samples, np.int64) if self.groups is None else self.groups
         labels = np.stack([self.y.astype(np.int64), groups])
         (y, group), back = np.unique(labels, axis=1, return_inverse=True)
-        mass = np.bincount(back.reshape(-1), weights=self.p)
+        mass = group_sums(back.reshape(-1), self.p)
         return self._replace(
             X=np.zeros((y.size, 1)),
             y=y.astype(self.y.dtype),
@@ -381,7 +400,6 @@ class DROProblem:
         )
 
     def _mean_loss_at_zero(self) -> float:
-        from drago._intercept import best_intercept
         from drago.uncertainty import CVaR
 
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
@@ -395,9 +413,20 @@ class DROProblem:
 
     def _replace(self, **changes: Any) -> DROProblem:
         other = object.__new__(DROProblem)
-        kept = (
-            "X y p groups loss n_outputs fit_intercept constraint uncertainty divergence mu nu"
-        ).split()
+        kept = [
+            "X",
+            "y",
+            "p",
+            "groups",
+            "loss",
+            "n_outputs",
+            "fit_intercept",
+            "constraint",
+            "uncertainty",
+            "divergence",
+            "mu",
+            "nu",
+        ]
         other.__dict__.update({key: self.__dict__.get(key) for key in kept})
         other.__dict__.update(changes, _frozen=True)
         return other
@@ -416,7 +445,21 @@ class DROProblem:
 
 def _locked(array: Any) -> Any:
     """A read-only view, so that the problem cannot change behind a solver's back."""
-    if isinstance(array, np.ndarray):
-        array = array.view()
-        array.flags.writeable = False
+    if not isinstance(array, np.ndarray):
+        parts = tuple(_locked(part) for part in (array.data, array.indices, array.indptr))
+        view = type(array)(parts, shape=array.shape, copy=False)
+        view.has_canonical_format = True  # checked at the door
+        return view
+    array = array.view()
+    array.flags.writeable = False
     return array
+
+
+def check_problem(problem: Any) -> DROProblem:
+    """`problem`, if it is one."""
+    if not isinstance(problem, DROProblem):
+        raise TypeError(
+            f"problem must be a DROProblem, but a {type(problem).__name__} was given; "
+            "for arrays use DROProblem(X, y, ...)."
+        )
+    return problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float64]
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """Why a solver stopped; every one but `optimal` comes with a `ConvergenceWarning`."""
 
     OPTIMAL = "optimal"
@@ -27,9 +27,6 @@ class Status(str, Enum):
     """The callback asked to stop."""
     STALLED = "stalled"
     """The method could not improve its point any more."""
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

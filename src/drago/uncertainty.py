@@ -20,9 +20,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_nominal, check_number, check_option
+from drago._validation import check_nominal, check_number, check_option, check_vector, shown
 from drago.divergences import Divergence, as_divergence
-from drago.oracles import BallOracle, CappedOracle, DualOracle, GroupedOracle, SpectralOracle
+from drago.oracles import (
+    BallOracle,
+    CappedOracle,
+    DualOracle,
+    GroupedOracle,
+    SpectralOracle,
+    group_sums,
+)
 
 Vector = npt.NDArray[np.float64]
 
@@ -49,17 +56,28 @@ class UncertaintySet:
 
     def set_params(self, **params: Any) -> UncertaintySet:
         """Change parameters by name and return the set."""
-        for key, value in params.items():
-            name, _, rest = key.partition("__")
-            if name not in self._names():
-                raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {self._names()}."
-                )
-            if rest:
-                getattr(self, name).set_params(**{rest: value})
-            else:
-                setattr(self, name, value)
-        self._check()
+        before = dict(self.__dict__)
+        try:
+            for key, value in params.items():
+                name, _, rest = key.partition("__")
+                if name not in self._names():
+                    raise ValueError(
+                        f"{type(self).__name__} has no parameter {name!r}; it has {self._names()}."
+                    )
+                inner = getattr(self, name)
+                if rest and not hasattr(inner, "set_params"):
+                    raise ValueError(
+                        f"{key} cannot be set because {name}={inner!r} is not a set with "
+                        f"parameters; give {name} as an object, such as CVaR({rest}=...)."
+                    )
+                if rest:
+                    inner.set_params(**{rest: value})
+                else:
+                    setattr(self, name, value)
+            self._check()
+        except (TypeError, ValueError):
+            self.__dict__.update(before)
+            raise
         return self
 
     def __repr__(self) -> str:
@@ -69,7 +87,7 @@ class UncertaintySet:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return self.get_params(False) == other.get_params(False)  # type: ignore[attr-defined]
+        return self.get_params(False) == other.get_params(False)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -97,9 +115,7 @@ class UncertaintySet:
         q : array of shape (n,)
         """
         p = check_nominal(p)
-        u = np.ascontiguousarray(u, dtype=np.float64)
-        if u.shape != p.shape or not np.isfinite(u).all():
-            raise ValueError(f"u must hold {p.size} finite numbers, but has shape {u.shape}.")
+        u = check_vector("u", u, p.size)
         return self.oracle(p, divergence).weights(u, check_number("c", c, low=0))
 
     def oracle(
@@ -139,9 +155,7 @@ class UncertaintySet:
         """The largest ``q_i / p_i``."""
         return float(self.max_ratios(p, groups).max())
 
-    def violation(
-        self, q: Vector, p: Vector, groups: npt.NDArray[np.int64] | None = None
-    ) -> float:
+    def violation(self, q: Vector, p: Vector, groups: npt.NDArray[np.int64] | None = None) -> float:
         """How far `q` is from the set: the largest violated constraint, 0 inside."""
         return max(0.0, abs(float(q.sum()) - 1.0), -float(q.min()), self._excess(q, p, groups))
 
@@ -221,6 +235,11 @@ def _upper_ends(p: Vector) -> Vector:
     return np.minimum(upper / upper[-1], 1.0)
 
 
+def _normalised(masses: Vector) -> Vector:
+    """What rounding of a million upper ends leaves is shared out."""
+    return masses / masses.sum()
+
+
 class Extremile(SpectralSet):
     """The expected maximum of `n_draws` independent draws from the losses: s(u) = r u^(r-1).
 
@@ -240,7 +259,7 @@ class Extremile(SpectralSet):
     def masses(self, p: Vector) -> Vector:
         from drago.kernels.dual_spectral import spectral_masses
 
-        return spectral_masses(1, float(self.n_draws), _upper_ends(p), p)
+        return _normalised(spectral_masses(1, float(self.n_draws), _upper_ends(p), p))
 
     def tail(self, x: Vector) -> Vector:
         with np.errstate(divide="ignore"):
@@ -268,11 +287,18 @@ class ESRM(SpectralSet):
 
         if self.risk_aversion == 0:
             return p / p.sum()
-        return spectral_masses(2, float(self.risk_aversion), _upper_ends(p), p)
+        return _normalised(spectral_masses(2, float(self.risk_aversion), _upper_ends(p), p))
 
     def tail(self, x: Vector) -> Vector:
         g = float(self.risk_aversion)
         return np.minimum(x, 1.0) if g == 0 else np.expm1(-g * np.minimum(x, 1.0)) / np.expm1(-g)
+
+
+def _read(name: str, values: Any) -> Vector:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must return numbers, but returned {shown(values)}.") from error
 
 
 class Spectrum(SpectralSet):
@@ -304,10 +330,10 @@ class Spectrum(SpectralSet):
             raise ValueError("Spectrum takes either density or integral, and exactly one of them.")
         given = self.density if self.density is not None else self.integral
         if not callable(given):
-            raise TypeError(f"Spectrum takes a function, but {given!r} was given.")
+            raise TypeError(f"Spectrum takes a function, but {shown(given)} was given.")
         grid = np.linspace(0.0, 1.0, 257)
         if self.integral is not None:
-            values = np.asarray(self.integral(grid), dtype=np.float64)
+            values = _read("integral", self.integral(grid))
             if values.shape != grid.shape or not np.isfinite(values).all():
                 raise ValueError("integral must be vectorised and finite on [0, 1].")
             if abs(values[0]) > 1e-12 or abs(values[-1] - 1.0) > 1e-12:
@@ -319,7 +345,7 @@ class Spectrum(SpectralSet):
         else:
             assert self.density is not None
             inside = 0.5 * (grid[1:] + grid[:-1])
-            steps = np.asarray(self.density(inside), dtype=np.float64)
+            steps = _read("density", self.density(inside))
             if steps.shape != inside.shape or not np.isfinite(steps).all():
                 raise ValueError("density must be vectorised and finite inside (0, 1).")
             total = self._panel_sums().sum()
@@ -351,7 +377,7 @@ class Spectrum(SpectralSet):
     def masses(self, p: Vector) -> Vector:
         values = self._integral(_upper_ends(p))
         values[-1] = 1.0
-        return np.maximum(np.diff(values, prepend=0.0), 0.0)
+        return _normalised(np.maximum(np.diff(values, prepend=0.0), 0.0))
 
     def tail(self, x: Vector) -> Vector:
         return 1.0 - self._integral(1.0 - np.minimum(x, 1.0))
@@ -450,9 +476,7 @@ class Grouped(UncertaintySet):
         inner = self._inner
         return inner.match(divergence) if hasattr(inner, "match") else as_divergence(divergence)
 
-    def _labels(
-        self, p: Vector, groups: npt.NDArray[np.int64] | None
-    ) -> npt.NDArray[np.int64]:
+    def _labels(self, p: Vector, groups: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
         if groups is None:
             raise ValueError(
                 "Grouped needs to know the group of each row: give groups= to DROProblem or to fit."
@@ -464,12 +488,11 @@ class Grouped(UncertaintySet):
 
     def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
         labels = self._labels(p, groups)
-        return _bindable(self._inner).max_ratios(np.bincount(labels, weights=p))[labels]
+        return _bindable(self._inner).max_ratios(group_sums(labels, p))[labels]
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
         labels = self._labels(p, groups)
-        mass = np.bincount(labels, weights=p)
-        r = np.bincount(labels, weights=q)
+        mass, r = group_sums(labels, p), group_sums(labels, q)
         spread = float(np.abs(q - p * (r / mass)[labels]).max())
         return max(spread, _bindable(self._inner).violation(r, mass))
 
@@ -516,6 +539,6 @@ def as_uncertainty(uncertainty: Any) -> UncertaintySet:
         raise TypeError(
             "uncertainty must be a set such as CVaR(0.1), one of "
             f"{', '.join(map(repr, _BY_NAME))}, or an object with worst_case(u, c, divergence, p) "
-            f"and q_max(p), but {uncertainty!r} was given."
+            f"and q_max(p), but {shown(uncertainty)} was given."
         )
     return UserSet(uncertainty)

@@ -18,39 +18,45 @@ from drago.kernels.dual_capped import capped_chi2, capped_kl, capped_vertex
 
 @jit(fastmath=REDUCE, error_model="numpy")
 def _moments(u, p, centre, threshold):
-    """Mass, mean and variance of ``u - centre`` over the rows where it exceeds ``threshold``."""
-    mass, first, second = 0.0, 0.0, 0.0
+    """Mass, mean and variance of ``u - centre`` where it exceeds ``threshold``, mass elsewhere."""
+    mass, first, second, dropped = 0.0, 0.0, 0.0, 0.0
     for i in range(u.shape[0]):
         d = u[i] - centre
-        w = p[i] if d > threshold else 0.0
+        above = d > threshold
+        w = p[i] if above else 0.0
         mass += w
+        dropped += 0.0 if above else p[i]
         first += w * d
         second += w * d * d
     mean = first / mass
-    return mass, mean, max(second / mass - mean * mean, 0.0)
+    return mass, mean, max(second / mass - mean * mean, 0.0), dropped
 
 
 @jit(error_model="numpy")
-def _chi2_ball_sorted(u, p, kappa):
-    """Centre, offset and cut of the ball's boundary, by one sort and prefix sums."""
+def _chi2_ball_sorted(u, p, radius):
+    """Centre, offset and cut of the ball's boundary, by one sort."""
     n = u.shape[0]
     order = np.argsort(u)
     top = u[order[n - 1]]
-    mass, first, second = 0.0, 0.0, 0.0
+    rest = np.zeros(n + 1)  # mass below each place
+    for k in range(n):
+        rest[k + 1] = rest[k] + p[order[k]]
+    mass, mean, spread = 0.0, 0.0, 0.0
     # Rows join from the top; with k of them the cut is right when the next row lies below it.
     for k in range(n - 1, -1, -1):
         i = order[k]
         d = u[i] - top
         mass += p[i]
-        first += p[i] * d
-        second += p[i] * d * d
-        if kappa * mass <= 1.0:
+        step = d - mean
+        mean += step * (p[i] / mass)
+        spread += p[i] * step * (d - mean)
+        room = 2.0 * radius * mass - rest[k]
+        if room <= 0.0:
             continue
-        mean = first / mass
-        cut = math.sqrt(max(second / mass - mean * mean, 0.0) / (kappa * mass - 1.0))
+        cut = math.sqrt(spread / mass / room)
         if k == 0 or u[order[k - 1]] - top <= mean - cut:
             return top, mean, cut
-    return top, first / mass, 0.0
+    return top, mean, 0.0
 
 
 @jit(error_model="numpy")
@@ -76,26 +82,25 @@ def chi2_ball(u, p, c, radius, tau, q):
         excess += p[i] * (q[i] / p[i] - 1.0) ** 2
     if excess <= 2.0 * radius:
         return c, tau
-    kappa = 1.0 + 2.0 * radius
     # The mean is centre + offset: differences to a nearby centre are exact.
-    centre, offset, cut, last = u.max(), 0.0, math.inf, -1.0
+    top = u.max()
+    centre, offset, cut, last = top + _moments(u, p, top, -math.inf)[1], 0.0, math.inf, -1.0
     done = False
     for _ in range(60):
-        mass, mean, variance = _moments(u, p, centre, offset - cut)
-        if not kappa * mass > 1.0:
+        mass, mean, variance, dropped = _moments(u, p, centre, offset - cut)
+        room = 2.0 * radius * mass - dropped  # (1 + 2 radius) mass - 1 without the 1
+        if not room > 0.0:
             break
         done = mass == last
         shifted = centre + mean
         offset = mean - (shifted - centre)
         centre = shifted
-        # All rows: kappa - 1 without the 1.
-        room = 2.0 * radius if cut == math.inf else kappa * mass - 1.0
         cut = math.sqrt(variance / room)
         if done:
             break
         last = mass
     if not done:
-        centre, offset, cut = _chi2_ball_sorted(u, p, kappa)
+        centre, offset, cut = _chi2_ball_sorted(u, p, radius)
     total = 0.0
     for i in range(n):
         q[i] = p[i] * max((u[i] - centre) - offset + cut, 0.0)
@@ -184,8 +189,9 @@ def kl_ball(u, p, c, radius, theta, q, log_ratio):
             capped_vertex(u, p, math.inf, q)
             return 0.0, theta
     lo = 0.0
-    if not (0.0 < theta < hi):
-        theta = min(math.sqrt(2.0 * radius / variance), 0.5 * hi)
+    cold = min(math.sqrt(2.0 * radius / variance), 0.5 * hi)
+    if not (1e-6 * cold < theta < min(hi, 1e6 * cold)):
+        theta = cold
     target = math.sqrt(2.0 * radius)
     for _ in range(200):
         if theta * (top - centre) < 30.0:
@@ -203,8 +209,10 @@ def kl_ball(u, p, c, radius, theta, q, log_ratio):
         if not (lo < step < hi):
             if hi == math.inf:
                 step = 4.0 * theta
+            elif lo > 0.0:
+                step = math.sqrt(lo * hi)
             else:
-                step = math.sqrt(lo * hi) if lo > 0.0 else 0.125 * hi
+                step = cold if cold < 0.5 * hi else 0.125 * hi
         if abs(step - theta) <= 4e-16 * theta or abs(spent - radius) <= 1e-14 * radius:
             break
         theta = step

@@ -106,13 +106,15 @@ def _chi2_newton(u, p, c, cap, ref):
     last_free, last_capped = -1.0, -1.0
     for _ in range(PATIENCE):
         free, capped, moment = _chi2_sums(u, p, ref, delta, top)
+        full = cap * capped if capped > 0.0 else 0.0
+        excess = full + (moment - delta * free) / c - 1.0
         if free == last_free and capped == last_capped:
-            return ref, delta, True
+            # Far from all u (an absurd start) the sums have lost their digits.
+            return ref, delta, abs(excess) <= 1e-6
         if free <= 0.0:
             break
         last_free, last_capped = free, capped
-        full = cap * capped if capped > 0.0 else 0.0
-        if full + (moment - delta * free) / c > 1.0:
+        if excess > 0.0:
             lo = max(lo, ref + delta)
         else:
             hi = min(hi, ref + delta)
@@ -208,20 +210,27 @@ def _chi2_write(u, p, c, cap, ref, delta, q):
     top = c * cap
     free, capped, moment = _chi2_sums(u, p, ref, delta, top)
     rest = 1.0 - cap * capped if capped > 0.0 else 1.0
-    if free > 0.0:
-        mean = moment / free
-        base = rest / free
-        inverse = 1.0 / c
-        for i in range(u.shape[0]):
-            d = u[i] - ref
-            x = d - delta
-            value = min(max((d - mean) * inverse + base, 0.0), cap)
-            value = 0.0 if x <= 0.0 else value
-            q[i] = p[i] * (cap if x >= top else value)
-    else:
-        for i in range(u.shape[0]):
+    n = u.shape[0]
+    if free <= 0.0:
+        for i in range(n):
             q[i] = p[i] * cap if (u[i] - ref) - delta >= top else 0.0
-    return free
+        return
+    mean, base, inverse = moment / free, rest / free, 1.0 / c
+    total = 0.0
+    for i in range(n):
+        d = u[i] - ref
+        x = d - delta
+        value = min(max((d - mean) * inverse + base, 0.0), cap)
+        value = 0.0 if x <= 0.0 else value
+        q[i] = p[i] * (cap if x >= top else value)
+        total += q[i]
+    # The rounding of the mean, by c, is what the sum lacks: it goes to the free rows alike.
+    if abs(total - 1.0) > 1e-14:
+        missing = (1.0 - total) / free
+        for i in range(n):
+            x = (u[i] - ref) - delta
+            if (x > 0.0) & (x < top):
+                q[i] = min(max(q[i] + p[i] * missing, 0.0), p[i] * cap)
 
 
 @jit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drago._validation import check_option
+from drago._validation import check_option, shown
 from drago.problem import DROProblem
 from drago.solvers.base import Method
 from drago.solvers.lbfgs import LBFGS
@@ -22,5 +22,5 @@ def as_method(solver: Any, problem: DROProblem) -> Method:
     names = ", ".join(map(repr, ["auto", *_BY_NAME]))
     raise TypeError(
         f"solver must be one of {names} or a settings object such as LBFGS(memory=20), "
-        f"but {solver!r} was given."
+        f"but {shown(solver)} was given."
     )

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_integer, check_number
+from drago._validation import check_integer, check_number, shown
 from drago.certificate import AMPLE, TRIVIAL, Certificate, judge, relative
-from drago.problem import DROProblem, Evaluation
+from drago.problem import DROProblem, Evaluation, check_problem
 from drago.result import History, Record, SolverResult, Status
 
 Vector = npt.NDArray[np.float64]
@@ -101,6 +101,8 @@ class Loop:
         Seconds, compilation not counted.
     callback : callable or None
         Called with a `State` at each certificate; a true return value stops the solve.
+    quiet : bool
+        Give no warning where the answer is not certified.
     """
 
     def __init__(
@@ -110,8 +112,9 @@ class Loop:
         max_iter: int | None = None,
         time_limit: float | None = None,
         callback: Callable[[State], Any] | None = None,
+        quiet: bool = False,
     ) -> None:
-        self.problem, self.tol = problem, tol
+        self.problem, self.tol, self.quiet = problem, tol, quiet
         self.max_iter, self.time_limit, self.callback = max_iter, time_limit, callback
         self.status = Status.STALLED
         self.oracle = problem.dual_oracle()
@@ -314,7 +317,7 @@ class Loop:
         coef, intercept = self.problem.to_public(w, b)
         dual_coef, dual_intercept = self.problem.to_public(dual_w, dual_b)
         message = self._message(method, rel_gap, n_iter, dual, why)
-        if self.status is not Status.OPTIMAL:
+        if self.status is not Status.OPTIMAL and not self.quiet:
             _warn(message)
         elapsed = self.elapsed
         return SolverResult(
@@ -415,10 +418,14 @@ def compile_for(problem: DROProblem, method: Method) -> None:
     )
     if key in _COMPILED:
         return
-    rows = np.unique(np.linspace(0, problem.n_samples - 1, 8).astype(np.int64))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        Loop(problem.take(rows), tol=0.0, max_iter=2).run(method)
+    # Harmless numbers of the same types: the data's own first rows may be degenerate.
+    X, n = problem.X[:4], min(4, problem.n_samples)
+    X = X * 0 + X.dtype.type(1) if isinstance(X, np.ndarray) else X * 0
+    y = np.arange(n) % problem.n_outputs if problem.n_outputs > 1 else np.arange(n) % 2.0
+    few = problem._replace(X=X, y=y.astype(problem.y.dtype), p=np.full(n, 1.0 / n), groups=None)
+    if problem.groups is not None:
+        few = few._replace(groups=np.arange(n) % 2)
+    Loop(few, tol=0.0, max_iter=2, quiet=True).run(method)
     _COMPILED.add(key)
 
 
@@ -454,18 +461,16 @@ def solve(
     """
     from drago.solvers.auto import as_method
 
-    if not isinstance(problem, DROProblem):
-        raise TypeError(
-            f"problem must be a DROProblem, but a {type(problem).__name__} was given; "
-            "for arrays use DROProblem(X, y, ...)."
-        )
+    check_problem(problem)
     tol = check_number("tol", tol, low=0)
     if max_iter is not None:
         max_iter = check_integer("max_iter", max_iter, low=1)
     if time_limit is not None:
         time_limit = check_number("time_limit", time_limit, low=0)
     if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be a function of one argument, but {callback!r} was given.")
+        raise TypeError(
+            f"callback must be a function of one argument, but {shown(callback)} was given."
+        )
     method = as_method(solver, problem)
     method.check(problem)
     compile_for(problem, method)

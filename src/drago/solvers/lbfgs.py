@@ -50,12 +50,8 @@ class LBFGS:
             return run.minimise(problem.nu, 0.0)
         why = ""
         scale = abs(problem.reference[0]) + np.finfo(float).tiny
-        for level in 10.0 ** -np.arange(1.0, 13.0):
-            # The smoothed objective is below P by at most level * scale.
-            most = 0.5 * (problem.kappa_q - 1.0)
-            if problem.divergence.name == "kl":
-                most = np.log(problem.kappa_q)
-            why = run.minimise(level * scale / most, 0.1 * level * scale)
+        for error in scale * 10.0 ** -np.arange(1.0, 13.0):
+            why = run.minimise(problem.smoothing(error), 0.1 * error)
             run.end_stage()
         return why
 
@@ -95,8 +91,10 @@ class _Run:
         problem = self.problem
         box = problem.constraint.bounds(self.shape)
         assert box is not None
-        low, high = (np.append(side.reshape(-1), np.full(self.x.size - side.size, inf))
-                     for side, inf in zip(box, (-np.inf, np.inf)))
+        low, high = (
+            np.append(side.reshape(-1), np.full(self.x.size - side.size, inf))
+            for side, inf in zip(box, (-np.inf, np.inf))
+        )
         bounded = np.isfinite(low).any() or np.isfinite(high).any()
         # The evaluation of each trial point, until its iteration ends.
         seen: dict[bytes, tuple[Evaluation, Vector, float]] = {}
@@ -158,9 +156,7 @@ class _Run:
         if self.last is not None:
             self._observe(*self.last, np.inf, milestone=True)
 
-    def _observe(
-        self, ev: Evaluation, q: Vector, estimate: float, milestone: bool = False
-    ) -> None:
+    def _observe(self, ev: Evaluation, q: Vector, estimate: float, milestone: bool = False) -> None:
         n = self.problem.n_samples
         self.loop.observe(
             Iterate(
