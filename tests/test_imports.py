@@ -131,7 +131,7 @@ def test_classes_know_their_home():
 # Each module imports from its own row or from rows above, never from below.
 LAYERS = [
     {"_version", "_validation", "kernels"},
-    {"divergences", "constraints", "losses", "oracles", "uncertainty", "datasets"},
+    {"divergences", "constraints", "losses", "uncertainty", "datasets"},
     {"problem", "_intercept"},
     {"metric", "bounds", "certificate", "result"},
     {"solvers", "torch_engine"},

@@ -31,8 +31,8 @@ from drago.bounds import (
     tangent_bound,
 )
 from drago.losses import Multinomial
-from drago.oracles import DualOracle, Response
 from drago.problem import DROProblem, Evaluation, check_problem
+from drago.uncertainty import DualOracle, Response
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

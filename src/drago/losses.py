@@ -250,8 +250,9 @@ class UserLoss(Loss):
         dlosses = np.ascontiguousarray(out[1], dtype=np.float64)
         if losses.shape != (raw.shape[0],) or dlosses.size != raw.size:
             raise ValueError(
-                f"the loss {self.name} must return losses of shape {(raw.shape[0],)} and derivatives "
-                f"of shape {raw.shape}, but returned {losses.shape} and {dlosses.shape}."
+                f"the loss {self.name} must return losses of shape {(raw.shape[0],)} and "
+                f"derivatives of shape {raw.shape}, "
+                f"but returned {losses.shape} and {dlosses.shape}."
             )
         return losses, dlosses.reshape(raw.shape)
 

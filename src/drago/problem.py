@@ -32,8 +32,8 @@ from drago._validation import (
 from drago.constraints import as_constraint
 from drago.divergences import Divergence
 from drago.losses import Logistic, Multinomial, UserLoss, as_loss
-from drago.oracles import DualOracle, group_sums
-from drago.uncertainty import Grouped, UserSet, as_uncertainty
+from drago.uncertainty import DualOracle, Grouped, UserSet, as_uncertainty
+from drago.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]

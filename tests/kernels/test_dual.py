@@ -42,12 +42,13 @@ def spectral(divergence, u, p, sigma, c, keep_log=False):
     ratio = np.full(u.size, np.nan)
     first = np.full(u.size + 1, -1, dtype=np.int64)
     log_ratio = np.full(u.size, np.nan) if keep_log else NONE
+    work = np.empty((2, u.size))
     if c == 0:
         count = dual_spectral.spectral_vertex(u, p, sigma, ratio, first)
     elif divergence == "chi2":
-        count = dual_spectral.spectral_chi2(u, p, sigma, c, ratio, first)
+        count = dual_spectral.spectral_chi2(u, p, sigma, c, ratio, *work, first)
     else:
-        count = dual_spectral.spectral_kl(u, p, sigma, c, ratio, log_ratio, first)
+        count = dual_spectral.spectral_kl(u, p, sigma, c, ratio, work[0], log_ratio, first)
     return p * ratio, log_ratio, first[:count]
 
 

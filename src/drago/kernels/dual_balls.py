@@ -170,11 +170,12 @@ def kl_ball(u, p, c, radius, theta, q, log_ratio):
         offset += p[i] * (u[i] - centre)
     for i in range(n):
         variance += p[i] * ((u[i] - centre) - offset) ** 2
+    tiny = radius < 1e-2
     if c > 0.0:
         hi = 1.0 / c
         inside = variance == 0.0
         if not inside:
-            near = hi * (top - centre) < 30.0
+            near = tiny and hi * (top - centre) < 30.0
             spent = _tilt_near(u, p, centre, offset, hi)[0] if near else _tilt_far(u, p, top, hi)[0]
             inside = spent <= radius
         if inside:
@@ -194,7 +195,7 @@ def kl_ball(u, p, c, radius, theta, q, log_ratio):
         theta = cold
     target = math.sqrt(2.0 * radius)
     for _ in range(200):
-        if theta * (top - centre) < 30.0:
+        if tiny and theta * (top - centre) < 30.0:
             spent, spread = _tilt_near(u, p, centre, offset, theta)
         else:
             spent, spread = _tilt_far(u, p, top, theta)

@@ -58,65 +58,70 @@ def spectral_vertex(u, p, sigma, ratio, first):
 
 
 @jit(error_model="numpy")
-def spectral_chi2(u, p, sigma, c, ratio, first):
-    """Ratios ``q / p`` with the chi2 divergence."""
+def spectral_chi2(u, p, sigma, c, ratio, mean, weight, first):
+    """Ratios ``q / p`` with the chi2 divergence; `mean` and `weight` are workspace."""
     n = u.shape[0]
-    # Of each pool: its first u, the mean of u above that, its weight and its mass by weight.
-    ref, mean, weight, level = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    # Of each pool: the mean of u above that of its first row, its weight, its mass by weight.
+    level = ratio
     inverse = 1.0 / c
     top = -1
     for k in range(n):
-        top += 1
-        first[top] = k
-        ref[top], mean[top], weight[top], level[top] = u[k], 0.0, p[k], sigma[k] / p[k]
-        while top > 0:
-            shift = ref[top] - ref[top - 1] + mean[top] - mean[top - 1]
-            rise = level[top] - level[top - 1]
+        here_mean, here_weight, here_level, start = 0.0, p[k], sigma[k] / p[k], k
+        while top >= 0:
+            shift = u[start] - u[first[top]] + here_mean - mean[top]
+            rise = here_level - level[top]
             if rise < shift * inverse:  # v rises from the pool before to this one
                 break
-            total = weight[top - 1] + weight[top]
-            share = weight[top] / total
-            mean[top - 1] += shift * share
-            level[top - 1] += rise * share
-            weight[top - 1] = total
+            total = weight[top] + here_weight
+            share = here_weight / total
+            here_mean = mean[top] + shift * share
+            here_level = level[top] + rise * share
+            here_weight, start = total, first[top]
             top -= 1
+        top += 1
+        mean[top], weight[top], level[top], first[top] = here_mean, here_weight, here_level, start
     first[top + 1] = n
-    for b in range(top + 1):
-        base = level[b] - mean[b] * inverse
-        for k in range(first[b], first[b + 1]):
-            ratio[k] = max((u[k] - ref[b]) * inverse + base, 0.0)
+    # From the last pool down: a row's place is never before its pool's, which is still needed.
+    for b in range(top, -1, -1):
+        ref, base = u[first[b]], level[b] - mean[b] * inverse
+        for k in range(first[b + 1] - 1, first[b] - 1, -1):
+            ratio[k] = max((u[k] - ref) * inverse + base, 0.0)
     return top + 1
 
 
 @jit(error_model="numpy")
-def spectral_kl(u, p, sigma, c, ratio, log_ratio, first):
-    """Ratios ``q / p`` with the KL divergence; ``log_ratio``, where not empty, their logarithms."""
+def spectral_kl(u, p, sigma, c, ratio, mass, log_ratio, first):
+    """Ratios ``q / p`` with the KL divergence; `mass` is workspace.
+
+    ``log_ratio``, where it is not empty, receives the ratios' logarithms.
+    """
     n = u.shape[0]
-    # Of each pool: its largest u, sum p exp((u - ref) / c), and its mass.
-    ref, scaled, mass = np.empty(n), np.empty(n), np.empty(n)
+    # Of each pool: sum p exp((u - its largest u) / c), and its mass.
+    scaled = ratio
     inverse = 1.0 / c
     top = -1
     for k in range(n):
-        top += 1
-        first[top] = k
-        ref[top], scaled[top], mass[top] = u[k], p[k], sigma[k]
-        while top > 0:
-            exponent = (ref[top - 1] - ref[top]) * inverse
-            decay = scaled[top - 1] * math.exp(exponent) if exponent > -700.0 else 0.0
+        here_scaled, here_mass, start = p[k], sigma[k], k
+        while top >= 0:
+            exponent = (u[start - 1] - u[k]) * inverse
+            decay = scaled[top] * math.exp(exponent) if exponent > -700.0 else 0.0
             # A pool without mass has v = inf and joins the next, also where decay underflows.
-            if decay * mass[top] < scaled[top] * mass[top - 1]:
+            if decay * here_mass < here_scaled * mass[top]:
                 break
-            ref[top - 1] = ref[top]
-            scaled[top - 1] = decay + scaled[top]
-            mass[top - 1] += mass[top]
+            here_scaled += decay
+            here_mass += mass[top]
+            start = first[top]
             top -= 1
+        top += 1
+        scaled[top], mass[top], first[top] = here_scaled, here_mass, start
     first[top + 1] = n
     keep_log = log_ratio.shape[0] > 0
-    for b in range(top + 1):
-        level = mass[b] / scaled[b]
+    # From the last pool down: a row's place is never before its pool's, which is still needed.
+    for b in range(top, -1, -1):
+        level, ref = mass[b] / scaled[b], u[first[b + 1] - 1]
         log_level = math.log(level) if keep_log else 0.0
-        for k in range(first[b], first[b + 1]):
-            exponent = (u[k] - ref[b]) * inverse
+        for k in range(first[b + 1] - 1, first[b] - 1, -1):
+            exponent = (u[k] - ref) * inverse
             if exponent == 0.0:
                 ratio[k] = level
             else:
@@ -124,3 +129,10 @@ def spectral_kl(u, p, sigma, c, ratio, log_ratio, first):
             if keep_log:
                 log_ratio[k] = exponent + log_level
     return top + 1
+
+
+@jit(error_model="numpy")
+def scatter(ratio, p, order, q):
+    """``q = ratio p``, from the sorted order back to the rows'; ``p`` is in sorted order."""
+    for k in range(order.shape[0]):
+        q[order[k]] = ratio[k] * p[k]

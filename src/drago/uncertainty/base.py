@@ -1,0 +1,252 @@
+"""What every uncertainty set and every dual oracle has in common."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import check_nominal, check_number, check_vector
+from drago.divergences import Divergence, as_divergence
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+EMPTY: Vector = np.empty(0)
+
+
+@dataclass(frozen=True)
+class Response:
+    """The derivative of the oracle's weights ``q`` with respect to ``u``.
+
+    On each pool, ``dq_i = rate_i (du_i - m - z_i t)`` where ``m`` is the rate-weighted mean of
+    ``du`` over the pool and ``t`` its rate-weighted coefficient on ``direction`` z (divergence
+    balls only). Rows outside every pool have ``pool = -1`` and do not move.
+
+    Parameters
+    ----------
+    rate, pool : arrays of shape (n_atoms,)
+    direction : array of shape (n_atoms,) or None
+    aggregate : sparse matrix of shape (n_atoms, n_rows) or None
+        Grouped sets: atoms are groups, ``u_atoms = aggregate @ u_rows``.
+    """
+
+    rate: Vector
+    pool: Labels
+    direction: Vector | None = None
+    aggregate: Any = None
+
+    def curvature(self, Z: Matrix) -> Matrix:
+        """``Z' (dq/du) Z`` for the rows ``Z``, a positive semidefinite matrix."""
+        if self.aggregate is not None:
+            Z = self.aggregate @ Z
+        moving = self.pool >= 0
+        Z, rate = Z[moving], self.rate[moving]
+        labels, pool = np.unique(self.pool[moving], return_inverse=True)
+        if labels.size == 0:
+            return np.zeros((Z.shape[1], Z.shape[1]))
+        scaled = Z * rate[:, None]
+        order = np.argsort(pool, kind="stable")
+        starts = np.searchsorted(pool[order], np.arange(labels.size))
+        sums = np.add.reduceat(scaled[order], starts, axis=0)
+        mass = np.bincount(pool, weights=rate, minlength=labels.size)
+        safe = np.where(mass > 0, mass, 1.0)
+        out = Z.T @ scaled - sums.T @ (sums / safe[:, None])
+        if self.direction is not None:
+            z = self.direction[moving]
+            norm = np.dot(rate, z * z)
+            if norm > 0:
+                along = scaled.T @ z
+                out -= np.outer(along, along / norm)
+        return out
+
+
+class DualOracle:
+    """Base of the bound oracles; also the adapter of a user's own set.
+
+    Parameters
+    ----------
+    uncertainty : object with ``worst_case(u, c, divergence, p)``
+    divergence : Divergence
+    p : array of shape (n,)
+        Positive, with sum 1.
+    """
+
+    def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector) -> None:
+        self.uncertainty = uncertainty
+        self.divergence = divergence
+        self.p = p
+
+    def weights(self, u: Vector, c: float) -> Vector:
+        """``argmax over q in Q of <u, q> - c Omega(q)``."""
+        return self._solve(np.ascontiguousarray(u, dtype=np.float64), float(c), False)[0]
+
+    def step(self, v: Vector, nu: float, s: float, mirror: Vector) -> tuple[Vector, Vector]:
+        """Proximal step from the weights whose mirror coordinate is `mirror`.
+
+        ``argmax over q in Q of <v, q> - nu D(q || p) - s Bregman_D(q, q_prev)``
+
+        Returns
+        -------
+        q, mirror : arrays of shape (n,)
+            The weights and their own mirror coordinate, ``q/p`` or ``log(q/p)``; the latter stays
+            finite where a weight underflows.
+        """
+        u = v + s * mirror if s > 0 else np.array(v, dtype=np.float64)
+        return self._solve(np.ascontiguousarray(u), float(nu + s), True)
+
+    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
+        """The weights and their derivative; None where it is not known or does not exist."""
+        return self.weights(u, c), None
+
+    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
+        q = np.asarray(self.uncertainty.worst_case(u, c, self.divergence, self.p), dtype=np.float64)
+        if q.shape != u.shape or not np.isfinite(q).all():
+            wrong = "NaN or infinity" if q.shape == u.shape else f"an array of shape {q.shape}"
+            raise ValueError(
+                f"{type(self.uncertainty).__name__}.worst_case must return {u.size} finite "
+                f"weights, but returned {wrong}."
+            )
+        return q, self.divergence.mirror(q, self.p) if keep_mirror else EMPTY
+
+    def _mirror_buffer(self, n: int, keep_mirror: bool) -> Vector:
+        return np.empty(n) if keep_mirror and self.divergence.name == "kl" else EMPTY
+
+    def _finish(self, q: Vector, log_ratio: Vector, keep_mirror: bool) -> tuple[Vector, Vector]:
+        if keep_mirror and log_ratio.size == 0:
+            return q, self.divergence.mirror(q, self.p)
+        return q, log_ratio
+
+    def _rate(self, q: Vector, c: float) -> Vector:
+        return (self.p if self.divergence.name == "chi2" else q) / c
+
+
+class UncertaintySet:
+    """Base of the sets: parameters, oracle and bounds."""
+
+    own_divergence: str | None = None
+    """The one divergence that a ball works with; None where both do."""
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return list(inspect.signature(cls).parameters)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name; with `deep`, an inner set's as ``inner__name``."""
+        params: dict[str, Any] = {name: getattr(self, name) for name in self._names()}
+        if deep:
+            for name, value in list(params.items()):
+                if isinstance(value, UncertaintySet):
+                    inner = value.get_params()
+                    params.update({f"{name}__{key}": item for key, item in inner.items()})
+        return params
+
+    def set_params(self, **params: Any) -> UncertaintySet:
+        """Change parameters by name and return the set."""
+        before = dict(self.__dict__)
+        try:
+            for key, value in params.items():
+                name, _, rest = key.partition("__")
+                if name not in self._names():
+                    raise ValueError(
+                        f"{type(self).__name__} has no parameter {name!r}; it has {self._names()}."
+                    )
+                inner = getattr(self, name)
+                if rest and not hasattr(inner, "set_params"):
+                    raise ValueError(
+                        f"{key} cannot be set because {name}={inner!r} is not a set with "
+                        f"parameters; give {name} as an object, such as CVaR({rest}=...)."
+                    )
+                if rest:
+                    inner.set_params(**{rest: value})
+                else:
+                    setattr(self, name, value)
+            self._check()
+        except (TypeError, ValueError):
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._names())
+        return f"{type(self).__name__}({inside})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return self.get_params(False) == other.get_params(False)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _check(self) -> None:
+        """Raise if a parameter is out of range."""
+
+    def worst_case(
+        self, u: npt.ArrayLike, c: float, divergence: Divergence | str, p: npt.ArrayLike
+    ) -> Vector:
+        """The weights ``argmax over q in Q of <u, q> - c Omega(q)``.
+
+        Parameters
+        ----------
+        u : array of shape (n,)
+            Losses, or the shifted vector of a proximal step.
+        c : float
+            Price of moving away from `p`; 0 gives a vertex of the set, where equal losses share
+            in proportion to `p`.
+        divergence : {"chi2", "kl"} or Divergence
+        p : array of shape (n,)
+            Nominal weights, positive with sum 1.
+
+        Returns
+        -------
+        q : array of shape (n,)
+        """
+        p = check_nominal(p)
+        u = check_vector("u", u, p.size)
+        return self.oracle(p, divergence).weights(u, check_number("c", c, low=0))
+
+    def oracle(
+        self,
+        p: Vector,
+        divergence: Divergence | str = "auto",
+        groups: Labels | None = None,
+    ) -> DualOracle:
+        """The oracle for the nominal weights `p`."""
+        self._check()
+        return self._oracle(p, self.match(divergence), groups)
+
+    def match(self, divergence: Divergence | str) -> Divergence:
+        """The divergence to use with this set, or a refusal."""
+        found = as_divergence(divergence, self.own_divergence or "chi2")
+        if self.own_divergence not in (None, found.name):
+            raise ValueError(
+                f"{type(self).__name__} works with its own divergence, {self.own_divergence!r}, "
+                f"but divergence={found.name!r} was given; leave divergence='auto'."
+            )
+        return found
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Labels | None) -> DualOracle:
+        raise NotImplementedError  # pragma: no cover
+
+    def max_ratios(self, p: Vector, groups: Labels | None = None) -> Vector:
+        """For each row, the largest ``q_i / p_i`` over the set."""
+        raise NotImplementedError  # pragma: no cover
+
+    def q_max(self, p: Vector, groups: Labels | None = None) -> float:
+        """The largest weight that a row can get."""
+        return float((p * self.max_ratios(p, groups)).max())
+
+    def kappa_q(self, p: Vector, groups: Labels | None = None) -> float:
+        """The largest ``q_i / p_i``."""
+        return float(self.max_ratios(p, groups).max())
+
+    def violation(self, q: Vector, p: Vector, groups: Labels | None = None) -> float:
+        """How far `q` is from the set: the largest violated constraint, 0 inside."""
+        return max(0.0, abs(float(q.sum()) - 1.0), -float(q.min()), self._excess(q, p, groups))
+
+    def _excess(self, q: Vector, p: Vector, groups: Labels | None) -> float:
+        raise NotImplementedError  # pragma: no cover

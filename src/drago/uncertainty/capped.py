@@ -1,0 +1,88 @@
+"""CVaR and the simplex: weights between 0 and a multiple of the nominal ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from drago._validation import check_number
+from drago.divergences import Divergence
+from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
+
+# Relative distance to the cap below which a weight counts as lying on it.
+_ON_BOUND = 1e-12
+
+
+class CVaR(UncertaintySet):
+    """The mean loss of the worst share of the rows: ``0 <= q_i <= p_i / tail_fraction``.
+
+    Parameters
+    ----------
+    tail_fraction : float in (0, 1]
+        The share of the data, by weight, that must be served: 1 is the mean, toward 0 the maximum.
+    """
+
+    def __init__(self, tail_fraction: float = 0.1) -> None:
+        self.tail_fraction = tail_fraction
+        self._check()
+
+    def _check(self) -> None:
+        check_number("tail_fraction", self.tail_fraction, low=0, high=1, open_low=True)
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return CappedOracle(self, divergence, p, 1.0 / self.tail_fraction)
+
+    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+        return np.minimum(1.0 / self.tail_fraction, 1.0 / p)
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        return float((q - p / self.tail_fraction).max())
+
+
+class Simplex(UncertaintySet):
+    """All reweightings: the single worst row, softened by the divergence alone."""
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return CappedOracle(self, divergence, p)
+
+    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+        return 1.0 / p
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        return 0.0
+
+
+class CappedOracle(DualOracle):
+    """``0 <= q_i <= cap p_i``: CVaR and, with ``cap = inf``, the simplex."""
+
+    def __init__(
+        self, uncertainty: Any, divergence: Divergence, p: Vector, cap: float = np.inf
+    ) -> None:
+        super().__init__(uncertainty, divergence, p)
+        # A cap that no weight can reach is none.
+        self.cap = float(cap) if cap * p.min() < 1.0 else np.inf
+        self._tau = np.nan
+        self._c = np.nan
+
+    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
+        from drago.kernels.dual_capped import capped_chi2, capped_kl
+
+        q = np.empty(u.shape[0])
+        # The threshold is worth remembering only on the same problem scale.
+        tau = self._tau if c == self._c else np.nan
+        log_ratio = EMPTY
+        if self.divergence.name == "chi2":
+            tau = capped_chi2(u, self.p, c, self.cap, tau, q)
+        else:
+            log_ratio = self._mirror_buffer(u.shape[0], keep_mirror and c > 0)
+            tau = capped_kl(u, self.p, c, self.cap, tau, q, log_ratio)
+        self._tau, self._c = tau, c
+        return self._finish(q, log_ratio, keep_mirror)
+
+    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
+        q = self.weights(u, c)
+        if c == 0 or self.cap <= 1:
+            return q, None
+        free = (q > 0) & (q < self.cap * self.p * (1 - _ON_BOUND))
+        return q, Response(self._rate(q, c), np.where(free, 0, -1))

@@ -1,0 +1,110 @@
+"""Sets over groups of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from drago.divergences import Divergence
+from drago.uncertainty.base import (
+    EMPTY,
+    DualOracle,
+    Labels,
+    Response,
+    UncertaintySet,
+    Vector,
+)
+
+
+def group_sums(groups: Labels, weights: Vector) -> Vector:
+    """The sum of the weights of each group."""
+    return np.bincount(groups, weights=weights).astype(np.float64, copy=False)
+
+
+class Grouped(UncertaintySet):
+    """Mass moves between groups of rows only: ``q_i = p_i r_g / P_g``, ``r`` in an inner set.
+
+    ``P_g`` is the nominal mass of group g. The labels of the rows are data, not a parameter: give
+    them as ``groups=`` to `DROProblem` or to ``fit``.
+
+    Parameters
+    ----------
+    inner : UncertaintySet or str
+        The set for the groups' masses.
+    """
+
+    def __init__(self, inner: UncertaintySet | str = "cvar") -> None:
+        self.inner = inner
+        self._check()
+
+    def _check(self) -> None:
+        if isinstance(self._inner, Grouped):
+            raise ValueError("Grouped takes an ungrouped inner set, but another Grouped was given.")
+
+    @property
+    def _inner(self) -> UncertaintySet:
+        from drago.uncertainty import as_uncertainty
+
+        return as_uncertainty(self.inner)
+
+    def match(self, divergence: Divergence | str) -> Divergence:
+        return self._inner.match(divergence)
+
+    def _labels(self, p: Vector, groups: Labels | None) -> Labels:
+        if groups is None:
+            raise ValueError(
+                "Grouped needs to know the group of each row: give groups= to DROProblem or to fit."
+            )
+        return groups
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return GroupedOracle(self, divergence, p, self._labels(p, groups), self._inner)
+
+    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+        labels = self._labels(p, groups)
+        return self._inner.max_ratios(group_sums(labels, p))[labels]
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        labels = self._labels(p, groups)
+        mass, r = group_sums(labels, p), group_sums(labels, q)
+        spread = float(np.abs(q - p * (r / mass)[labels]).max())
+        return max(spread, self._inner.violation(r, mass))
+
+
+class GroupedOracle(DualOracle):
+    """``q_i = p_i r_g / P_g`` with ``r`` in an inner set over the groups."""
+
+    def __init__(
+        self,
+        uncertainty: Any,
+        divergence: Divergence,
+        p: Vector,
+        groups: Labels,
+        inner: Any,
+    ) -> None:
+        super().__init__(uncertainty, divergence, p)
+        self.groups = groups
+        self.mass = group_sums(groups, p)
+        self.inner: DualOracle = inner.oracle(self.mass / self.mass.sum(), divergence)
+
+    def _means(self, u: Vector) -> Vector:
+        # From the maximum, so that equal losses give equal means and a constant changes nothing.
+        return group_sums(self.groups, self.p * (u - u.max())) / self.mass
+
+    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
+        r, mirror = self.inner._solve(self._means(u), c, keep_mirror)
+        q = self.p * (r / self.mass)[self.groups]
+        return q, mirror[self.groups] if keep_mirror else EMPTY
+
+    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
+        from scipy.sparse import csr_array
+
+        r, inner = self.inner.response(self._means(u), c)
+        q = self.p * (r / self.mass)[self.groups]
+        if inner is None:
+            return q, None
+        n = self.p.size
+        share = self.p / self.mass[self.groups]
+        aggregate = csr_array((share, (self.groups, np.arange(n))), shape=(self.mass.size, n))
+        return q, Response(inner.rate, inner.pool, inner.direction, aggregate)

@@ -1,0 +1,27 @@
+"""A user's own set behind the face of the built-in ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from drago.divergences import Divergence
+from drago.uncertainty.base import DualOracle, UncertaintySet, Vector
+
+
+class UserSet(UncertaintySet):
+    """Adapter that gives a user's own set the face of the built-in ones."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return DualOracle(self.given, divergence, p)
+
+    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+        return np.minimum(float(self.given.q_max(p)), 1.0) / p
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        # Only the set itself could tell; weights come from its own worst_case.
+        return float(q.max()) - float(self.given.q_max(p))
