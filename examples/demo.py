@@ -1,8 +1,8 @@
 """What robustness buys: breast cancer, plain against robust logistic regression.
 
-The ten mean measurements of a cell nucleus tell benign from malignant tumours. A plain fit minimises
-the average loss; a robust one the loss of the worst-hit patients. Each model is fitted on half of
-the patients and judged on the other half, over ten random splits.
+The ten mean measurements of a cell nucleus tell benign from malignant tumours. A plain fit
+minimises the average loss; a robust one the loss of the worst-hit patients. Each model is fitted on
+half of the patients and judged on the other half, over ten random splits.
 
     python examples/demo.py
 """
@@ -81,7 +81,7 @@ def main() -> None:
     print(
         "\nworst 10%: mean loss of the worst-hit tenth of the patients; missed: malignant tumours"
         "\ncalled benign; gap: largest certified relative distance to the optimum (tol 1e-4)."
-        f"\n{len(MODELS) * SPLITS} fits in {time.perf_counter() - began:.1f} s, compilation included."
+        f"\n{len(MODELS) * SPLITS} fits in {time.perf_counter() - began:.1f} s, with compilation."
     )
 
 

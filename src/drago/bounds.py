@@ -48,10 +48,15 @@ def gradient(problem: DROProblem, ev: Evaluation, q: Vector) -> Gradient:
 # -------------------------------------------------------------------------------- tangent bounds
 
 
-def tangent_bound(problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient) -> float:
-    """The bound from tangents; with an intercept, from slopes whose weighted sum is exactly 0."""
+def tangent_bound(
+    problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, radius: float | None = None
+) -> float:
+    """The bound from tangents; with an intercept, from slopes whose weighted sum is exactly 0.
+
+    With `radius`, over the ball ``||w'|| <= radius`` alone, for mu = 0 and no constraint.
+    """
     if not problem.fit_intercept:
-        return _linear_gap(problem, ev.w, g.w)
+        return _linear_gap(problem, ev.w, g.w, radius)
     balanced = problem.loss.balance(problem.y, ev.raw, q)
     if balanced is None:
         balanced = _two_tangents(problem, ev, q)
@@ -59,12 +64,14 @@ def tangent_bound(problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient) -
         return np.inf
     alpha, young = balanced
     slopes = problem.weighted_rows(q[:, None] * alpha)
-    return float(np.dot(q, young)) + _linear_gap(problem, ev.w, slopes)
+    return float(np.dot(q, young)) + _linear_gap(problem, ev.w, slopes, radius)
 
 
-def _linear_gap(problem: DROProblem, w: Matrix, g: Matrix) -> float:
+def _linear_gap(problem: DROProblem, w: Matrix, g: Matrix, radius: float | None = None) -> float:
     """``g'w + (mu/2)||w||^2 - min over w' in W of the same``, as a sum without cancellation."""
     mu = problem.mu
+    if radius is not None:
+        return max(float(np.vdot(g, w)) + radius * float(np.linalg.norm(g)), 0.0)
     if mu == 0:
         gap = float(np.vdot(g, w)) + problem.constraint.support(-g)
         return max(gap, 0.0)

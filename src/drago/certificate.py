@@ -166,6 +166,7 @@ class _Search:
         self.gap, self.bound, self.weights = np.inf, "none", self.exact
         self.reference = problem.reference[0]
         self.passes = 0.0
+        self.tried_curvature = False
 
     def _gradient(self, ev: Evaluation, q: Vector) -> Gradient:
         self.passes += 0.5
@@ -187,14 +188,15 @@ class _Search:
     def result(self) -> Certificate:
         restricted_to = None
         problem = self.problem
-        hopeless = not np.isfinite(self.gap) and affordable_rows(problem, AMPLE) == 0
-        if hopeless and not problem.fit_intercept:
+        hopeless = self.tried_curvature or affordable_rows(problem, AMPLE) == 0
+        if not np.isfinite(self.gap) and hopeless:
             # mu = 0 and no other bound to be had: the minimum of the tangents over a ball.
-            g = self._gradient(self.ev, self.exact).w
-            restricted_to = max(2.0 * float(np.linalg.norm(self.ev.w)), 1.0)
-            size = float(np.linalg.norm(g))
-            self.gap = max(float(np.vdot(g, self.ev.w)) + restricted_to * size, 0.0)
-            self.bound, self.weights = f"tangent, ||w|| <= {restricted_to:.3g}", self.exact
+            radius = max(2.0 * float(np.linalg.norm(self.ev.w)), 1.0)
+            g = self._gradient(self.ev, self.exact)
+            self.gap = tangent_bound(problem, self.ev, self.exact, g, radius)
+            if np.isfinite(self.gap):
+                restricted_to = radius
+                self.bound, self.weights = f"tangent, ||w|| <= {radius:.3g}", self.exact
         return Certificate(
             primal=self.primal,
             dual=self.primal - self.gap,
@@ -222,6 +224,7 @@ class _Search:
             n_rows = affordable_rows(self.problem, self.credit)
             inner = curvature_bound(self.problem, self.ev, q, g, n_rows)
             if n_rows:
+                self.tried_curvature = True
                 self._spend(curvature_cost(self.problem, min(n_rows, int(np.count_nonzero(q)))))
         gap = inner + self._slack(q)
         if gap < self.gap:

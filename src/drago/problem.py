@@ -31,8 +31,8 @@ from drago._validation import (
 )
 from drago.constraints import as_constraint
 from drago.divergences import Divergence
-from drago.losses import Logistic, Multinomial, UserLoss, as_loss
-from drago.uncertainty import DualOracle, Grouped, UserSet, as_uncertainty
+from drago.losses import Logistic, Multinomial, Squared, UserLoss, as_loss
+from drago.uncertainty import CVaR, DualOracle, Grouped, as_uncertainty
 from drago.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
@@ -83,7 +83,8 @@ class DROProblem:
     l2_reg : float >= 0
         The mu of the formula.
     sample_weight : array of shape (n,), optional
-        Weight k equals k copies of the row.
+        Weight k equals k copies of the row. Rows of weight 0 are dropped: `n_samples`, losses and
+        weights are those of the others.
     groups : array of shape (n,), optional
         Labels for `Grouped` sets.
     fit_intercept : bool
@@ -335,7 +336,7 @@ class DROProblem:
         """``coef`` and ``intercept`` of scikit-learn's shapes."""
         if self.n_outputs == 1:
             return w[:, 0].copy(), float(b[0])
-        return np.ascontiguousarray(w.T), b.copy()
+        return w.T.copy(), b.copy()
 
     def losses(self, coef: Any, intercept: Any = 0.0) -> Vector:
         """The loss of each row, shape (n,)."""
@@ -386,7 +387,7 @@ class DROProblem:
 
     def _by_class(self) -> DROProblem | None:
         """The same problem at w = 0 with one row a class (and group): weights add up."""
-        if isinstance(self.uncertainty, UserSet):
+        if self.uncertainty.is_users:
             return None
         groups = np.zeros(self.n_samples, np.int64) if self.groups is None else self.groups
         labels = np.stack([self.y.astype(np.int64), groups])
@@ -400,8 +401,6 @@ class DROProblem:
         )
 
     def _mean_loss_at_zero(self) -> float:
-        from drago.uncertainty import CVaR
-
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
         raw = self.raw_prediction(w, np.zeros(self.n_outputs))
         if self.fit_intercept:
@@ -428,7 +427,11 @@ class DROProblem:
             "nu",
         ]
         other.__dict__.update({key: self.__dict__.get(key) for key in kept})
-        other.__dict__.update(changes, _frozen=True)
+        # Locked like the original: to Numba a read-only array is another type, compiled anew.
+        for key, value in changes.items():
+            array = isinstance(value, np.ndarray) or key == "X"
+            other.__dict__[key] = _locked(value) if array else value
+        other.__dict__["_frozen"] = True
         return other
 
     def take(self, rows: Array) -> DROProblem:
@@ -437,10 +440,22 @@ class DROProblem:
         groups = None if self.groups is None else check_groups(self.groups[rows], p.size)
         return self._replace(X=self.X[rows], y=self.y[rows], p=p, groups=groups)
 
-    @property
-    def has_user_parts(self) -> bool:
-        """Whether Python functions of the user take part in each evaluation."""
-        return isinstance(self.loss, UserLoss) or isinstance(self.uncertainty, UserSet)
+    def stand_in(self) -> DROProblem:
+        """A problem of a few harmless rows that runs the same compiled code, and no user's."""
+        n, k = min(4, self.n_samples), self.n_outputs
+        X = self.X[:n] * 0
+        if isinstance(X, np.ndarray):
+            X = X + X.dtype.type(1)
+        y = np.arange(n) % k if k > 1 else np.arange(n) % 2
+        return self._replace(
+            X=X,
+            y=y.astype(self.y.dtype),
+            p=np.full(n, 1.0 / n),
+            groups=None if self.groups is None else np.arange(n) % 2,
+            loss=Squared() if isinstance(self.loss, UserLoss) else self.loss,
+            n_outputs=1 if isinstance(self.loss, UserLoss) else k,
+            uncertainty=CVaR(1.0) if self.uncertainty.is_users else self.uncertainty,
+        )
 
 
 def _locked(array: Any) -> Any:

@@ -164,8 +164,8 @@ def test_every_storage_of_the_features_gives_the_same_answer(loss, intercept):
     lists = X.tolist()
     for other in (np.asfortranarray(X), sp.csr_array(X), sp.csc_matrix(X), X[::-1][::-1], lists):
         found = solve(make(other, y, **options), tol=1e-10)
-        assert found.coef == pytest.approx(best.coef, abs=1e-6)
-        assert found.intercept == pytest.approx(best.intercept, abs=1e-6)
+        assert found.coef == pytest.approx(best.coef, abs=1e-5)
+        assert found.intercept == pytest.approx(best.intercept, abs=1e-5)
         assert found.primal == pytest.approx(best.primal, rel=1e-9)
 
 

@@ -85,12 +85,14 @@ def chi2_ball(u, p, c, radius, tau, q):
     # The mean is centre + offset: differences to a nearby centre are exact.
     top = u.max()
     centre, offset, cut, last = top + _moments(u, p, top, -math.inf)[1], 0.0, math.inf, -1.0
+    threshold = -math.inf
     done = False
     for _ in range(60):
         mass, mean, variance, dropped = _moments(u, p, centre, offset - cut)
         room = 2.0 * radius * mass - dropped  # (1 + 2 radius) mass - 1 without the 1
         if not room > 0.0:
             break
+        threshold = centre + (offset - cut)
         done = mass == last
         shifted = centre + mean
         offset = mean - (shifted - centre)
@@ -105,9 +107,11 @@ def chi2_ball(u, p, c, radius, tau, q):
     for i in range(n):
         q[i] = p[i] * max((u[i] - centre) - offset + cut, 0.0)
         total += q[i]
-    if not total > 0.0:  # the boundary is the vertex itself
-        capped_vertex(u, p, math.inf, q)
-        return c, tau
+    if cut == 0.0:  # the rows that take part are tied, or so close that squares underflow
+        total = 0.0
+        for i in range(n):
+            q[i] = p[i] if u[i] > threshold else 0.0
+            total += q[i]
     for i in range(n):
         q[i] /= total
     return total, tau

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from drago._validation import check_integer, check_number, shown
 from drago.certificate import AMPLE, TRIVIAL, Certificate, judge, relative
-from drago.problem import DROProblem, Evaluation, check_problem
+from drago.losses import UserLoss
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError, check_problem
 from drago.result import History, Record, SolverResult, Status
 
 Vector = npt.NDArray[np.float64]
@@ -102,7 +103,7 @@ class Loop:
     callback : callable or None
         Called with a `State` at each certificate; a true return value stops the solve.
     quiet : bool
-        Give no warning where the answer is not certified.
+        The loop of a compilation: no warning, no compilation of its own, no interrupt caught.
     """
 
     def __init__(
@@ -202,7 +203,8 @@ class Loop:
     def _keep(self, certificate: Certificate, w: Matrix, b: Vector) -> None:
         entry = (certificate, w.copy(), b.copy())
         assert self._best is not None and self._best_dual is not None
-        if certificate.dual > self._best_dual[0].dual:
+        # A bound over a ball says nothing about points found later, outside of it.
+        if certificate.dual > self._best_dual[0].dual and certificate.restricted_to is None:
             self._best_dual = entry
         best = self._best[0]
         rounding = 4e-16 * abs(best.primal)
@@ -257,7 +259,10 @@ class Loop:
                 n_passes=passes,
                 time=elapsed,
             )
-            if self.callback(state):
+            began = time.perf_counter()
+            enough = self.callback(state)
+            self._evaluating += time.perf_counter() - began
+            if enough:
                 self._stop(Status.OPTIMAL if rel_gap <= self.tol else Status.STOPPED)
 
     # ------------------------------------------------------------------------ running
@@ -267,13 +272,22 @@ class Loop:
         why = ""
         with _blas_threads(self.problem):
             try:
+                if not self.quiet:
+                    compile_for(self.problem, method)
+                    self._began = time.perf_counter()
                 self._enter_reference()
                 why = method.run(self.problem, self)
             except Stop:
                 pass
             except KeyboardInterrupt:
+                if self.quiet:
+                    raise
                 self.status = Status.INTERRUPTED
             except FloatingPointError as error:
+                why = str(error)
+            except NonFiniteLossError as error:
+                if isinstance(self.problem.loss, UserLoss):
+                    raise
                 why = str(error)
             if self.status in (Status.STALLED, Status.INTERRUPTED):
                 self._judge_last()
@@ -301,7 +315,11 @@ class Loop:
         stalled = self.status is Status.STALLED  # the last word: spare nothing
         if last.n_iter != self._judged_iter or (stalled and not self._certified()):
             callback, self.callback = self.callback, None  # it has had its say
-            self._judge(last, AMPLE if stalled else None)
+            try:
+                self._judge(last, AMPLE if stalled else None)
+            except NonFiniteLossError:
+                if isinstance(self.problem.loss, UserLoss):
+                    raise
             self.callback = callback
         if self._certified():
             self.status = Status.OPTIMAL
@@ -402,30 +420,20 @@ _COMPILED: set[tuple[Any, ...]] = set()
 
 
 def compile_for(problem: DROProblem, method: Method) -> None:
-    """Compile what a solve needs by solving a problem of a few rows, so that clocks leave it out.
-
-    A user's own functions are not called for this.
-    """
-    if problem.has_user_parts:
-        return
+    """Compile what a solve needs by solving a stand-in, so that the clocks leave it out."""
     key = (
         type(method),
         type(problem.loss),
-        repr(type(problem.uncertainty)),
+        problem.uncertainty.kind,
         problem.divergence.name,
         problem.X.dtype,
         problem.nu > 0,
     )
     if key in _COMPILED:
         return
-    # Harmless numbers of the same types: the data's own first rows may be degenerate.
-    X, n = problem.X[:4], min(4, problem.n_samples)
-    X = X * 0 + X.dtype.type(1) if isinstance(X, np.ndarray) else X * 0
-    y = np.arange(n) % problem.n_outputs if problem.n_outputs > 1 else np.arange(n) % 2.0
-    few = problem._replace(X=X, y=y.astype(problem.y.dtype), p=np.full(n, 1.0 / n), groups=None)
-    if problem.groups is not None:
-        few = few._replace(groups=np.arange(n) % 2)
+    few = problem.stand_in()
     Loop(few, tol=0.0, max_iter=2, quiet=True).run(method)
+    judge(few, few.evaluate(np.zeros((few.n_features, few.n_outputs)), np.zeros(few.n_outputs)))
     _COMPILED.add(key)
 
 
@@ -473,5 +481,4 @@ def solve(
         )
     method = as_method(solver, problem)
     method.check(problem)
-    compile_for(problem, method)
     return Loop(problem, tol, max_iter, time_limit, callback).run(method)

@@ -56,6 +56,17 @@ class LBFGS:
         return why
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """What is known of a point that the method tried."""
+
+    value: float
+    slope: Vector
+    evaluation: Evaluation
+    q: Vector
+    estimate: float
+
+
 class _Run:
     """One run: the point in scipy's flat form, and the count of what it cost.
 
@@ -70,7 +81,7 @@ class _Run:
         self.n_iter, self.n_calls = 0, 0
         self.mean = np.zeros(problem.n_features)
         self.passes = 0.0
-        self.last: tuple[Evaluation, Vector] | None = None
+        self.last: _Trial | None = None
         if problem.fit_intercept:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
             self.passes = 1.0
@@ -97,77 +108,87 @@ class _Run:
         )
         bounded = np.isfinite(low).any() or np.isfinite(high).any()
         # The evaluation of each trial point, until its iteration ends.
-        seen: dict[bytes, tuple[Evaluation, Vector, float]] = {}
+        seen: dict[bytes, _Trial] = {}
 
         def value_and_gradient(x: Vector) -> tuple[float, Vector]:
-            w, b = self._unpack(x)
-            ev = problem.evaluate(w.copy(), b)
-            self.n_calls += 1
-            q = self.oracle.weights(ev.losses, nu)
-            penalty = nu * problem.divergence.value(q, problem.p) if nu > 0 else 0.0
-            value = float(np.dot(q, ev.losses) - penalty + 0.5 * problem.mu * np.vdot(w, w))
-            weighted = q[:, None] * ev.dlosses
-            total = weighted.sum(axis=0)
-            slope = problem.weighted_rows(weighted) + problem.mu * w
-            if problem.fit_intercept:
-                slope = slope - np.outer(self.mean, total)
-                slope = np.concatenate([slope.reshape(-1), total])
-            slope = slope.reshape(-1)
-            seen[x.tobytes()] = ev, q, _estimate(problem, x, slope, low, high)
-            return value, slope
+            key = x.tobytes()
+            if key not in seen:
+                seen[key] = self._evaluate(x, nu, low, high)
+            return seen[key].value, seen[key].slope
 
         def after_iteration(intermediate_result: Any) -> None:
             self.n_iter += 1
             self.x = intermediate_result.x.copy()
-            ev, q, estimate = seen[self.x.tobytes()]
+            trial = self.last = seen[self.x.tobytes()]
             seen.clear()
-            self._observe(ev, q, estimate)
-            self.last = ev, q
-            if estimate <= accuracy:
+            seen[self.x.tobytes()] = trial
+            self._observe(trial)
+            if trial.estimate <= accuracy:
                 raise StopIteration
 
         self.x = np.clip(self.x, low, high)
-        first = value_and_gradient(self.x)
+        value, _ = value_and_gradient(self.x)
         if self.n_iter == 0:
-            ev, q, estimate = seen[self.x.tobytes()]
-            self._observe(ev, q, estimate)
-        if not np.isfinite(first[0]):
-            return "the objective is not finite at the start"
-        out = minimize(
-            value_and_gradient,
-            self.x,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=np.column_stack([low, high]) if bounded else None,
-            callback=after_iteration,
-            options={
-                "maxcor": self.memory,
-                "maxiter": 10**9,
-                "maxfun": 10**9,
-                "maxls": 50,
-                "ftol": 0.0,
-                "gtol": 0.0,
-            },
-        )
-        return str(out.message)
+            self._observe(seen[self.x.tobytes()])
+        while True:
+            before, n_iter = value, self.n_iter
+            out = minimize(
+                value_and_gradient,
+                self.x,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=np.column_stack([low, high]) if bounded else None,
+                callback=after_iteration,
+                options={
+                    "maxcor": self.memory,
+                    "maxiter": 10**9,
+                    "maxfun": 10**9,
+                    "maxls": 50,
+                    "ftol": 0.0,
+                    "gtol": 0.0,
+                },
+            )
+            value, _ = value_and_gradient(self.x)
+            progress = before - value > 1e-13 * abs(value)
+            if accuracy > 0.0 or self.n_iter == n_iter or not progress:
+                return str(out.message)
+            # Old pairs and bounds that became active since can jam the method far from the
+            # optimum; a start with fresh memory tells.
+
+    def _evaluate(self, x: Vector, nu: float, low: Vector, high: Vector) -> _Trial:
+        """``P`` with the shift cost `nu` and its gradient; one pass."""
+        problem = self.problem
+        w, b = self._unpack(x)
+        ev = problem.evaluate(w.copy(), b)
+        self.n_calls += 1
+        q = self.oracle.weights(ev.losses, nu)
+        penalty = nu * problem.divergence.value(q, problem.p) if nu > 0 else 0.0
+        value = float(np.dot(q, ev.losses) - penalty + 0.5 * problem.mu * np.vdot(w, w))
+        weighted = q[:, None] * ev.dlosses
+        total = weighted.sum(axis=0)
+        slope = problem.weighted_rows(weighted) + problem.mu * w
+        if problem.fit_intercept:
+            slope = np.append(slope - np.outer(self.mean, total), total)
+        slope = slope.reshape(-1)
+        return _Trial(value, slope, ev, q, _estimate(problem, x, slope, low, high))
 
     def end_stage(self) -> None:
         """Have the last point of a smoothed problem certified for the problem itself."""
         if self.last is not None:
-            self._observe(*self.last, np.inf, milestone=True)
+            self._observe(self.last, milestone=True)
 
-    def _observe(self, ev: Evaluation, q: Vector, estimate: float, milestone: bool = False) -> None:
+    def _observe(self, trial: _Trial, milestone: bool = False) -> None:
         n = self.problem.n_samples
         self.loop.observe(
             Iterate(
-                w=ev.w,
-                b=ev.b,
+                w=trial.evaluation.w,
+                b=trial.evaluation.b,
                 n_iter=self.n_iter,
                 n_passes=self.passes + self.n_calls,
                 n_oracle_calls=self.n_calls * n,
-                evaluation=ev,
-                q=q if self.problem.nu == 0 else None,
-                gap_estimate=estimate,
+                evaluation=trial.evaluation,
+                q=trial.q if self.problem.nu == 0 else None,
+                gap_estimate=trial.estimate,
                 milestone=milestone,
             )
         )

@@ -130,6 +130,8 @@ class UncertaintySet:
 
     own_divergence: str | None = None
     """The one divergence that a ball works with; None where both do."""
+    is_users = False
+    """Whether a user's own code takes part in the oracle."""
 
     @classmethod
     def _names(cls) -> list[str]:
@@ -170,6 +172,11 @@ class UncertaintySet:
             self.__dict__.update(before)
             raise
         return self
+
+    @property
+    def kind(self) -> str:
+        """What decides which compiled code the oracle runs."""
+        return type(self).__name__
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._names())

@@ -48,6 +48,14 @@ class Grouped(UncertaintySet):
 
         return as_uncertainty(self.inner)
 
+    @property
+    def kind(self) -> str:
+        return f"Grouped({self._inner.kind})"
+
+    @property
+    def is_users(self) -> bool:  # type: ignore[override]
+        return self._inner.is_users
+
     def match(self, divergence: Divergence | str) -> Divergence:
         return self._inner.match(divergence)
 

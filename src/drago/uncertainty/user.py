@@ -13,6 +13,8 @@ from drago.uncertainty.base import DualOracle, UncertaintySet, Vector
 class UserSet(UncertaintySet):
     """Adapter that gives a user's own set the face of the built-in ones."""
 
+    is_users = True
+
     def __init__(self, given: Any) -> None:
         self.given = given
 
