@@ -80,7 +80,7 @@ def chi2_ball(u, p, c, radius, tau, q):
     excess = 0.0
     for i in range(n):
         excess += p[i] * (q[i] / p[i] - 1.0) ** 2
-    if excess <= 2.0 * radius:
+    if excess <= 2.0 * radius * (1.0 + 1e-13):
         return c, tau
     # The mean is centre + offset: differences to a nearby centre are exact.
     top = u.max()
