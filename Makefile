@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The stamp files say which extras are installed for which pyproject.toml.
 STAMP := $(VENV)/.stamp
 
-.PHONY: demo test test-all lint format bench clean
+.PHONY: demo test test-slow test-all lint format bench clean
 
 demo: $(STAMP)-core
 	$(BIN)/python examples/demo.py

@@ -9,6 +9,7 @@ import drago
 import reference
 import twins
 from cases import DIVERGENCES
+from scipy.special import expit
 from drago import bounds
 from drago.certificate import judge
 
@@ -207,13 +208,17 @@ def test_tight(loss, shift_cost, l2_reg, intercept):
         )  # fmt: skip
         best = drago.solve(problem, tol=1e-9)
         span = problem.reference[0] - best.dual
-        direction = rng.standard_normal(6)
+        direction, shift = rng.standard_normal(6), rng.standard_normal() * intercept
+
+        def at(t, best=best, direction=direction, shift=shift):
+            return best.coef + t * direction, best.intercept + t * shift
+
         low, high = 0.0, 10.0
         for _ in range(60):
             middle = 0.5 * (low + high)
-            excess = problem.objective(best.coef + middle * direction, best.intercept) - best.primal
+            excess = problem.objective(*at(middle)) - best.primal
             low, high = (middle, high) if excess < 1e-6 * span else (low, middle)
-        found = drago.certify(problem, best.coef + low * direction, best.intercept)
+        found = drago.certify(problem, *at(low))
         assert (found.primal - best.dual) / span == pytest.approx(1e-6, rel=1e-2)
         assert found.rel_gap <= 1e-5
 
@@ -328,3 +333,79 @@ def test_no_warning_escapes():
         warnings.simplefilter("error")
         case = Case(2)
         drago.certify(case.problem, *case.point(10.0))
+
+
+def test_rel_gap_is_relative_to_what_there_is_to_gain_however_little():
+    """A gain of 1e-9 of P_0 is still a gain: nothing is called trivial because P_0 is large."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 2))
+    X -= X.mean(axis=0)
+    y = 1e4 + 0.5 * X[:, 0]
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(1.0), shift_cost=1.0, l2_reg=1e-6)
+    result = drago.solve(problem, tol=1e-4)
+    best = np.linalg.solve(X.T @ X / 200 + 1e-6 * np.eye(2), X.T @ y / 200)
+    # P - P* as a quadratic form; the difference of the objectives would be rounding.
+    quadratic = X.T @ X / 200 + 1e-6 * np.eye(2)
+    excess = 0.5 * (result.coef - best) @ quadratic @ (result.coef - best)
+    assert result.rel_gap >= 0.99 * excess / (0.5 * best @ quadratic @ best)
+
+
+def test_a_gap_over_a_ball_is_not_called_optimal():
+    rng = np.random.default_rng(0)
+    X = 1e-12 * rng.standard_normal((40, 2))
+    y = (X[:, 0] > 0).astype(float)
+
+    def logistic(y, raw):
+        margin = np.where(y > 0, raw, -raw)
+        return np.logaddexp(0, -margin), np.where(y > 0, -1, 1) * expit(-margin)
+
+    with pytest.warns(Warning, match="only"):
+        problem = drago.DROProblem(X, y, loss=logistic, shift_cost=0.1, l2_reg=0.0)
+        result = drago.solve(problem)
+    assert result.status == "stalled"
+
+
+def test_weights_given_for_a_set_of_ones_own_must_be_checkable():
+    class Mine:
+        def worst_case(self, u, c, divergence, p):
+            return drago.Chi2Ball(0.2).worst_case(u, c, divergence, p)
+
+        def q_max(self, p):
+            return drago.Chi2Ball(0.2).q_max(p)
+
+    X, y = np.eye(4), np.arange(4.0)
+    problem = drago.DROProblem(X, y, uncertainty=Mine(), divergence="chi2", shift_cost=0.1)
+    outside = drago.Chi2Ball(0.6).worst_case(y, 0.0, "chi2", problem.p)
+    with pytest.raises(ValueError, match="violation"):
+        drago.certify(problem, np.zeros(4), dual_weights=outside)
+    Mine.violation = lambda self, q, p: drago.Chi2Ball(0.2).violation(q, p)
+    with pytest.raises(ValueError, match="must lie in"):
+        drago.certify(problem, np.zeros(4), dual_weights=outside)
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-5, 1e-6, 1e-7])
+def test_collinear_features_without_regularisation(distance):
+    """Curvature bounds at ill-conditioned Hessians allow for their rounding."""
+    rng = np.random.default_rng(2)
+    base = rng.standard_normal(30)
+    X = base[:, None] + distance * rng.standard_normal((30, 3))
+    y = base + rng.standard_normal(30)
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(1.0), shift_cost=1.0, l2_reg=0.0)
+    U, _, _ = np.linalg.svd(X, full_matrices=False)
+    optimum = 0.5 * np.sum((y - U @ (U.T @ y)) ** 2) / 30
+    for _ in range(20):
+        found = drago.certify(problem, rng.standard_normal(3))
+        if found.restricted_to is None:
+            assert found.dual <= optimum * (1 + 1e-9)
+
+
+def test_multinomial_without_regularisation_is_certified_by_curvature():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 2))
+    y = np.digitize(X[:, 0] + rng.standard_normal(80) * 2, [-0.7, 0.7])
+    for intercept in (False, True):
+        problem = drago.DROProblem(
+            X, y, loss="multinomial", shift_cost=0.3, l2_reg=0.0, fit_intercept=intercept
+        )
+        result = drago.solve(problem, tol=1e-6)
+        assert result.status == "optimal" and result.bound == "curvature"

@@ -552,8 +552,24 @@ def test_density_integral_and_family_agree(family, divergence):
                 q = named.worst_case(u, c, divergence, p)
                 for other in (drago.Spectrum(density=density), drago.Spectrum(integral=integral)):
                     same = other.worst_case(u, c, divergence, p)
-                    np.testing.assert_allclose(same, q, rtol=0, atol=1e-11)
-                    assert other.violation(q, p) <= 1e-11
+                    np.testing.assert_allclose(same, q, rtol=0, atol=1e-8)
+                    assert other.violation(q, p) <= 1e-8
+
+
+def test_a_density_with_a_jump_is_consistent_with_itself():
+    """Weights and check rest on the same integral, also where the density jumps in a panel."""
+    jump = drago.Spectrum(density=lambda u: (u > 0.9) / 0.1)
+    p = np.full(200, 1 / 200)
+    for divergence in cases.DIVERGENCES:
+        q = jump.worst_case(np.random.default_rng(0).normal(size=200), 0.01, divergence, p)
+        assert jump.violation(q, p) <= 1e-12
+        assert q.max() <= 10 * p[0] * 1.01
+
+
+def test_a_million_tiny_excesses_are_not_tiny():
+    p = np.full(10**6, 1e-6)
+    q = p + np.where(np.arange(10**6) % 2, 1e-12, -1e-12)
+    assert drago.CVaR(1.0).violation(q, p) > 1e-7
 
 
 def test_cvar_is_a_spectral_set():
@@ -630,17 +646,19 @@ def test_violation_sees_planted_weights(name):
             seen = uncertainty.violation(q, p, groups)
             assert seen > 5e-4
             if q is not negative or "kl" not in name:  # the twin's logarithm skips q < 0
-                assert seen == pytest.approx(twins.feasibility(described, q, p), rel=1e-9, abs=2e-3)
+                assert seen >= twins.feasibility(described, q, p) - 2e-3
         q = rng.dirichlet(np.ones(n))
         witness = twins.feasibility(described, q, p)
-        assert uncertainty.violation(q, p, groups) == pytest.approx(witness, rel=1e-9, abs=1e-12)
+        # Ours adds up what single rows exceed, the twin takes the largest.
+        seen = uncertainty.violation(q, p, groups)
+        assert witness * (1 - 1e-9) - 1e-12 <= seen <= n * witness + 1e-12
 
 
 def test_violation_sees_mass_moved_inside_a_group():
     groups = np.array([0, 0, 1, 1])
     p = np.full(4, 0.25)
     q = np.array([0.3, 0.2, 0.25, 0.25])
-    assert drago.Grouped(drago.CVaR(0.5)).violation(q, p, groups) == pytest.approx(0.05)
+    assert drago.Grouped(drago.CVaR(0.5)).violation(q, p, groups) == pytest.approx(0.1)
 
 
 # ------------------------------------------------------------------- parameters, names, refusals

@@ -111,7 +111,7 @@ TARGETS = [
         "^y ",
         "0 and 1",
         "-1",
-        "DROClassifier",
+        "encode the labels",
     ),
     case("logistic_strings", lambda: problem(y=list("ababab"), loss="logistic"), ValueError, "^y "),
     case(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from drago.constraints import Everything
 from drago.losses import Huber, Logistic, Multinomial, Squared
 from drago.problem import DROProblem, Evaluation
 
@@ -177,24 +178,46 @@ def _heaviest(weight: Vector, size: int) -> npt.NDArray[np.int64]:
     return index
 
 
-def _factor(H: Matrix) -> Matrix | None:
-    """Cholesky factor, lower; None if H is not safely positive definite."""
-    diagonal = np.diag(H)
-    if not (np.isfinite(H).all() and (diagonal > 0).all()):
-        return None
-    try:
-        factor = np.linalg.cholesky(H).astype(np.float64, copy=False)
-    except np.linalg.LinAlgError:
-        return None
-    # Below this the solution has no correct digit, and a bound from it would not be one.
-    safe = np.diag(factor) ** 2 > 1e-13 * diagonal
-    return factor if safe.all() else None
+class _Factor:
+    """Cholesky factor of a matrix scaled to unit diagonal, with what its rounding may cost.
 
+    Attributes
+    ----------
+    safe : bool
+        Whether solutions have correct digits to spare; a bound from others would not be one.
+    inflation : float
+        Factor >= 1 by which ``r' H^-1 r`` may be short.
+    """
 
-def _solve_lower(factor: Matrix, b: Matrix) -> Matrix:
-    from scipy.linalg import solve_triangular
+    def __init__(self, H: Matrix) -> None:
+        diagonal = np.diag(H)
+        self.safe, self.inflation = False, np.inf
+        if not (np.isfinite(H).all() and (diagonal > 0).all()):
+            return
+        self.scale = 1.0 / np.sqrt(diagonal)
+        scaled = H * self.scale[:, None] * self.scale
+        try:
+            self.lower = np.linalg.cholesky(scaled).astype(np.float64, copy=False)
+        except np.linalg.LinAlgError:
+            return
+        from scipy.linalg.lapack import dpocon
 
-    return solve_triangular(factor, b, lower=True, check_finite=False)
+        size = float(np.abs(scaled).sum(axis=0).max())
+        reciprocal = float(dpocon(self.lower, size, uplo="L")[0])
+        if reciprocal > 0:
+            self.inflation = 1.0 + 1e2 * H.shape[0] * np.finfo(float).eps / reciprocal
+            self.safe = self.inflation < 10.0
+
+    def half(self, b: Matrix) -> Matrix:
+        """``G b`` with ``G' G = H^-1``."""
+        from scipy.linalg import solve_triangular
+
+        scaled = b * (self.scale if b.ndim == 1 else self.scale[:, None])
+        return solve_triangular(self.lower, scaled, lower=True, check_finite=False)
+
+    def norm(self, r: Vector) -> float:
+        """``sqrt(r' H^-1 r)``, never short."""
+        return float(np.linalg.norm(self.half(r)) * np.sqrt(self.inflation))
 
 
 def _self_concordant(lambda_: float, kappa: float) -> float:
@@ -224,20 +247,18 @@ def _single_output_bound(
     ridge[:d] = problem.mu + extra
     best = np.inf
     for _ in range(5):
-        factor = _factor((F * weight[:, None]).T @ F + np.diag(ridge))
-        if factor is None:
+        factor = _Factor((F * weight[:, None]).T @ F + np.diag(ridge))
+        if not factor.safe:
             break
-        half = _solve_lower(factor, r)
-        lambda_ = float(np.linalg.norm(half))
+        lambda_ = factor.norm(r)
         if isinstance(loss, Squared):
             return cost + 0.5 * lambda_**2
         if isinstance(loss, Huber):
-            step = np.linalg.solve(factor.T, -half)
-            keep = np.abs(residual + F @ step) <= loss.delta
+            keep = np.abs(residual - factor.half(F.T).T @ factor.half(r)) <= loss.delta
             if keep.all():
                 return cost + 0.5 * lambda_**2
         else:
-            leverage = np.sqrt((_solve_lower(factor, F.T) ** 2).sum(axis=0))
+            leverage = np.sqrt(factor.inflation * (factor.half(F.T) ** 2).sum(axis=0))
             best = min(best, cost + _self_concordant(lambda_, float(leverage.max(initial=0.0))))
             # Rows of little weight and great leverage do more harm in kappa than good in H.
             keep = leverage * lambda_ <= 0.25
@@ -260,10 +281,16 @@ def multinomial_hessian(F: Matrix, weight: Vector, pi: Matrix) -> Matrix:
 
 
 def multinomial_unknowns(problem: DROProblem) -> npt.NDArray[np.bool_]:
-    """Unknowns of the class-major Newton system: the last intercept is fixed."""
+    """Unknowns of the class-major Newton system.
+
+    Adding the same to all classes changes no loss: the last intercept is fixed, and where nothing
+    else ties the last class down (mu = 0, no constraint) all of it.
+    """
     m = problem.n_features + int(problem.fit_intercept)
     free = np.ones(problem.n_outputs * m, dtype=bool)
-    if problem.fit_intercept:
+    if problem.mu == 0 and isinstance(problem.constraint, Everything):
+        free[-m:] = False
+    elif problem.fit_intercept:
         free[-1] = False
     return free
 
@@ -288,13 +315,13 @@ def _multinomial_bound(
     best = np.inf
     for _ in range(3):
         H = multinomial_hessian(F, weight, pi) + np.diag(ridge.reshape(-1))
-        factor = _factor(H[np.ix_(free, free)])
-        if factor is None:
+        factor = _Factor(H[np.ix_(free, free)])
+        if not factor.safe:
             break
-        lambda_ = float(np.linalg.norm(_solve_lower(factor, r.T.reshape(-1)[free])))
+        lambda_ = factor.norm(r.T.reshape(-1)[free])
         flat = np.zeros((k * m, k * m))
-        root = _solve_lower(factor, np.eye(factor.shape[0]))
-        flat[np.ix_(free, free)] = root.T @ root
+        root = factor.half(np.eye(int(free.sum())))
+        flat[np.ix_(free, free)] = factor.inflation * (root.T @ root)
         inverse = flat.reshape(k, m, k, m)
         leverage = np.zeros(len(F))
         own = [((F @ inverse[a, :, a, :]) * F).sum(axis=1) for a in range(k)]

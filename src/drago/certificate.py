@@ -37,15 +37,15 @@ from drago.uncertainty import DualOracle, Response
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# How far outside the set given weights may lie: what rounding leaves.
+# How far outside the set given weights may lie, in mass: what rounding leaves.
 _FEASIBILITY = 1e-9
 # Newton steps that `certify` tries to predict the optimal weights, and when no more are worth it.
 _PREDICTIONS = 25
 _GOOD_ENOUGH = 1.5
 # Passes that a certificate may spend where nobody counts them.
 AMPLE = 1e4
-# Share of P_0 below which what can be gained on w = 0 counts as nothing.
-TRIVIAL = 1e-6
+# Relative rounding of P_0, a sum over the rows.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ class Certificate:
     gap : float
         An upper bound on ``P(w) - P*``.
     rel_gap : float
-        ``gap / (P_0 - dual)`` with ``P_0`` the objective at w = 0 (and its best intercept); the
-        denominator is at least ``1e-6 |P_0|``.
+        ``gap / (P_0 - dual)`` with ``P_0`` the objective at w = 0 (and its best intercept).
     dual_weights : array of shape (n,)
         The weights that attain the bound.
     bound : str
@@ -111,13 +110,19 @@ def certify(
     q = None
     if dual_weights is not None:
         q = check_vector("dual_weights", dual_weights, problem.n_samples)
+        if problem.uncertainty.is_users and not problem.uncertainty.can_check:
+            raise ValueError(
+                "dual_weights cannot be checked against a set of your own; leave them out, or give "
+                "the set a method violation(q, p) that is 0 inside the set."
+            )
         violation = problem.uncertainty.violation(q, problem.p, problem.groups)
         if violation > _FEASIBILITY:
             raise ValueError(
                 f"dual_weights must lie in {problem.uncertainty!r}, but violate it by "
                 f"{violation:.2g}."
             )
-    return judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)
+    with np.errstate(under="ignore"):
+        return judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)
 
 
 def judge(
@@ -217,7 +222,6 @@ class _Search:
     def _try(self, bound: str, q: Vector, g: Gradient) -> None:
         if bound == "tangent":
             self._require_feasible(q)
-        if bound == "tangent":
             inner = tangent_bound(self.problem, self.ev, q, g)
             self.passes += 0.5 * self.problem.fit_intercept
         else:
@@ -256,14 +260,11 @@ class _Search:
         step = exact - q
         slope = self.ev.losses - self.ev.losses.mean()
         if nu == 0:
-            return max(float(np.dot(step, slope)), 0.0)
+            return _nonnegative(float(np.dot(step, slope)), slope)
         if self.problem.divergence.name == "kl":
             if ((exact == 0) & (q > 0)).any():
-                return max(
-                    self.problem.primal(self.ev.w, self.ev.losses, exact)
-                    - self.problem.primal(self.ev.w, self.ev.losses, q),
-                    0.0,
-                )
+                values = [self.problem.primal(self.ev.w, self.ev.losses, x) for x in (exact, q)]
+                return max(values[0] - values[1], 0.0)
             on = exact > 0
             mirror = np.zeros_like(exact)
             mirror[on] = np.log(exact[on] / p[on])
@@ -275,7 +276,8 @@ class _Search:
             mirror = exact / p
             bregman = 0.5 * np.dot(step, step / p)
         mirror -= np.dot(exact, mirror)
-        return max(float(np.dot(step, slope - nu * mirror)), 0.0) + nu * max(float(bregman), 0.0)
+        slope -= nu * mirror
+        return _nonnegative(float(np.dot(step, slope)), slope) + nu * max(float(bregman), 0.0)
 
     # ------------------------------------------------------------ predicted weights
 
@@ -318,6 +320,16 @@ class _Search:
             self._try("tangent", q, at_start)
             self._try("curvature", q, at_start)
             g = self._gradient(ev, q)
+
+
+def _nonnegative(value: float, slope: Vector) -> float:
+    """`value`, which mathematics says is not negative, without its rounding."""
+    if value < -1e-8 * (float(np.abs(slope).max()) + 1e-300):
+        raise ArithmeticError(
+            "the exact weights are beaten by others of the set; if the set is your own, check its "
+            "worst_case, otherwise please report this."
+        )
+    return max(value, 0.0)
 
 
 def newton_step(
@@ -391,13 +403,14 @@ def _restrict(response: Response, index: npt.NDArray[np.int64]) -> Response:
 
 
 def relative(gap: float, primal: float, reference: float) -> float:
-    """``gap / (P_0 - dual)``, with a millionth of ``|P_0|`` as the least denominator.
+    """``gap / (P_0 - dual)``, with the rounding of ``P_0`` as the least denominator.
 
-    The floor matters where the trivial model is optimal (``P_0 - dual`` is then the gap itself) or
-    leaves next to nothing to gain.
+    The floor matters only where the trivial model is optimal: ``P_0 - dual`` is the gap then.
     """
     if not np.isfinite(gap):
         return np.inf
     span = reference - (primal - gap)
-    floor = TRIVIAL * max(abs(reference), np.finfo(float).tiny)
-    return gap / max(span, floor)
+    size = max(abs(reference), np.finfo(float).tiny)
+    if span <= _ROUNDING * size and gap <= np.finfo(float).eps * size:
+        return 0.0
+    return gap / max(span, _ROUNDING * size)

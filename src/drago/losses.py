@@ -149,7 +149,7 @@ class Logistic(_SingleOutput):
         if not np.isin(values, (0.0, 1.0)).all():
             raise ValueError(
                 f"y must hold 0 and 1 for the logistic loss, but holds {values[:5]}; "
-                "encode the labels, or use DROClassifier, which takes any."
+                "encode the labels."
             )
         return y
 
@@ -175,7 +175,7 @@ class Multinomial(Loss):
         if (y != np.round(y)).any() or y.min() < 0:
             raise ValueError(
                 "y must hold the integers 0..k-1 for the multinomial loss, but holds "
-                f"{np.unique(y)[:5]}; encode the labels, or use DROClassifier, which takes any."
+                f"{np.unique(y)[:5]}; encode the labels."
             )
         if y.max() >= max(n, 2):
             raise ValueError(

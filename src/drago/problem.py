@@ -148,6 +148,7 @@ class DROProblem:
         self.constraint = copy.deepcopy(as_constraint(constraint))
         self.constraint.bounds((self.n_features, self.n_outputs))
         self.uncertainty = copy.deepcopy(as_uncertainty(uncertainty))
+        self.uncertainty.lock()
         if isinstance(self.uncertainty, Grouped) and groups is None:
             raise ValueError(
                 f"{self.uncertainty!r} needs to know the group of each row: give groups=."
@@ -220,7 +221,8 @@ class DROProblem:
     @cached_property
     def smoothness(self) -> float:
         """L: upper bound on the Lipschitz constant of each loss's gradient in w."""
-        return float(self.loss.curvature * self.row_norms.max() ** 2)
+        longest = float(self.row_norms.max())
+        return self.loss.curvature * longest**2 if longest > 0 else 0.0
 
     @cached_property
     def lipschitz(self) -> float:
@@ -230,7 +232,8 @@ class DROProblem:
         starting point, ``(mu/2) ||w||^2 <= P(0)``, and infinite when mu = 0.
         """
         if np.isfinite(self.loss.lipschitz) or not hasattr(self.loss, "code"):
-            return float(self.loss.lipschitz * self.row_norms.max())
+            longest = float(self.row_norms.max())
+            return self.loss.lipschitz * longest if longest > 0 else 0.0
         value, b = self.reference
         if self.mu == 0:
             return np.inf

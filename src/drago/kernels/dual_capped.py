@@ -19,7 +19,6 @@ from drago.kernels import REDUCE, jit
 # Passes of Newton's method before the robust start (a selection in linear time) is paid for, and
 # before the working set is sorted.
 PATIENCE = 12
-TOLERANCE = 1e-13
 SUBSAMPLE = 2048
 
 

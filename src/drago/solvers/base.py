@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_integer, check_number, shown
-from drago.certificate import AMPLE, TRIVIAL, Certificate, judge, relative
+from drago.certificate import AMPLE, Certificate, judge, relative
 from drago.losses import UserLoss
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError, check_problem
 from drago.result import History, Record, SolverResult, Status
@@ -102,6 +102,8 @@ class Loop:
         Seconds, compilation not counted.
     callback : callable or None
         Called with a `State` at each certificate; a true return value stops the solve.
+    random_state : int
+        Seed for the methods that draw.
     quiet : bool
         The loop of a compilation: no warning, no compilation of its own, no interrupt caught.
     """
@@ -113,9 +115,11 @@ class Loop:
         max_iter: int | None = None,
         time_limit: float | None = None,
         callback: Callable[[State], Any] | None = None,
+        random_state: int = 0,
         quiet: bool = False,
     ) -> None:
         self.problem, self.tol, self.quiet = problem, tol, quiet
+        self.random_state = random_state
         self.max_iter, self.time_limit, self.callback = max_iter, time_limit, callback
         self.status = Status.STALLED
         self.oracle = problem.dual_oracle()
@@ -166,7 +170,8 @@ class Loop:
         raise Stop
 
     def _certified(self) -> bool:
-        return self._rel_gap() <= self.tol
+        assert self._best is not None
+        return self._rel_gap() <= self.tol and self._best[0].restricted_to is None
 
     def _is_due(self, iterate: Iterate) -> bool:
         if iterate.milestone or iterate.n_iter >= self._next_check:
@@ -260,17 +265,20 @@ class Loop:
                 time=elapsed,
             )
             began = time.perf_counter()
-            enough = self.callback(state)
+            try:
+                enough = self.callback(state)
+            except StopIteration:
+                enough = True
             self._evaluating += time.perf_counter() - began
             if enough:
-                self._stop(Status.OPTIMAL if rel_gap <= self.tol else Status.STOPPED)
+                self._stop(Status.OPTIMAL if self._certified() else Status.STOPPED)
 
     # ------------------------------------------------------------------------ running
 
     def run(self, method: Method) -> SolverResult:
         """Let `method` solve the problem."""
         why = ""
-        with _blas_threads(self.problem):
+        with _blas_threads(self.problem), np.errstate(under="ignore"):
             try:
                 if not self.quiet:
                     compile_for(self.problem, method)
@@ -368,11 +376,7 @@ class Loop:
             reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
         head = f"{method.name}: "
         if self.status is Status.OPTIMAL:
-            assert self._best is not None
-            best = self._best[0]
-            trivial = best.reference - dual.dual <= TRIVIAL * abs(best.reference)
-            note = "; the trivial model (all coefficients 0) is optimal" if trivial else ""
-            return head + f"optimal after {n_iter} iterations, {reached}{note}."
+            return head + f"optimal after {n_iter} iterations, {reached}{self._trivial_note()}."
         if self.status is Status.MAX_ITER:
             return head + f"max_iter={self.max_iter} reached, {reached}; raise max_iter or tol."
         if self.status is Status.TIME_LIMIT:
@@ -384,11 +388,24 @@ class Loop:
             return head + f"interrupted after {n_iter} iterations, {reached}."
         if self.status is Status.STOPPED:
             return head + f"stopped by the callback after {n_iter} iterations, {reached}."
-        detail = f" ({why})" if why else ""
+        detail = f" ({why.strip(': ')})" if why.strip(": ") else ""
+        if not np.isfinite(rel_gap):
+            reached = "no bound on the gap is known for this loss without l2_reg"
+            if self.problem.mu > 0:
+                reached = "no bound on the gap is known for this loss with an intercept"
         return (
-            head + f"no further progress after {n_iter} iterations{detail}, {reached}; "
-            "raise tol, l2_reg or shift_cost, or scale the features."
+            head + f"no further progress after {n_iter} iterations{detail}, {reached}"
+            f"{self._trivial_note()}; raise tol, l2_reg or shift_cost, or scale the features."
         )
+
+    def _trivial_note(self) -> str:
+        """A word where the answer is the trivial model."""
+        assert self._best is not None
+        best, w, _ = self._best
+        if w.any() or not np.isfinite(self._gap()):
+            return ""
+        share = self._gap() / max(abs(best.primal), np.finfo(float).tiny)
+        return f"; the trivial model (coefficients 0) is optimal up to {share:.1g} of its objective"
 
 
 # Entries of X below which a second BLAS thread costs more than it gives.
@@ -444,6 +461,7 @@ def solve(
     tol: float = 1e-4,
     max_iter: int | None = None,
     time_limit: float | None = None,
+    random_state: int = 0,
     callback: Callable[[State], Any] | None = None,
 ) -> SolverResult:
     """Solve a problem to a certified relative gap.
@@ -458,6 +476,8 @@ def solve(
     max_iter : int, optional
     time_limit : float, optional
         Seconds, without the time of compilation.
+    random_state : int
+        Seed for the methods that draw; the same seed gives the same answer.
     callback : callable, optional
         Called with a `State` at each certificate; a true return value stops the solve.
 
@@ -479,6 +499,7 @@ def solve(
         raise TypeError(
             f"callback must be a function of one argument, but {shown(callback)} was given."
         )
+    random_state = check_integer("random_state", random_state, low=0)
     method = as_method(solver, problem)
     method.check(problem)
-    return Loop(problem, tol, max_iter, time_limit, callback).run(method)
+    return Loop(problem, tol, max_iter, time_limit, callback, random_state).run(method)

@@ -132,6 +132,23 @@ class UncertaintySet:
     """The one divergence that a ball works with; None where both do."""
     is_users = False
     """Whether a user's own code takes part in the oracle."""
+    can_check = True
+    """Whether `violation` can tell weights of the set from others."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_of_problem"):
+            raise AttributeError(
+                f"this {type(self).__name__} belongs to a problem, which does not change: "
+                "make a new problem with another set."
+            )
+        super().__setattr__(name, value)
+
+    def lock(self) -> None:
+        """Refuse all changes from now on."""
+        for value in list(self.__dict__.values()):
+            if isinstance(value, UncertaintySet):
+                value.lock()
+        self.__dict__["_of_problem"] = True
 
     @classmethod
     def _names(cls) -> list[str]:
@@ -252,8 +269,12 @@ class UncertaintySet:
         return float(self.max_ratios(p, groups).max())
 
     def violation(self, q: Vector, p: Vector, groups: Labels | None = None) -> float:
-        """How far `q` is from the set: the largest violated constraint, 0 inside."""
-        return max(0.0, abs(float(q.sum()) - 1.0), -float(q.min()), self._excess(q, p, groups))
+        """How far `q` is from the set, in mass: the most that a constraint is violated by.
+
+        Bounds on single rows count together: a million tiny excesses are not tiny.
+        """
+        negative = -float(np.minimum(q, 0.0).sum())
+        return max(0.0, abs(float(q.sum()) - 1.0), negative, self._excess(q, p, groups))
 
     def _excess(self, q: Vector, p: Vector, groups: Labels | None) -> float:
         raise NotImplementedError  # pragma: no cover

@@ -37,7 +37,7 @@ class CVaR(UncertaintySet):
         return np.minimum(1.0 / self.tail_fraction, 1.0 / p)
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        return float((q - p / self.tail_fraction).max())
+        return float(np.maximum(q - p / self.tail_fraction, 0.0).sum())
 
 
 class Simplex(UncertaintySet):

@@ -56,27 +56,31 @@ class Grouped(UncertaintySet):
     def is_users(self) -> bool:  # type: ignore[override]
         return self._inner.is_users
 
+    @property
+    def can_check(self) -> bool:  # type: ignore[override]
+        return self._inner.can_check
+
     def match(self, divergence: Divergence | str) -> Divergence:
         return self._inner.match(divergence)
 
-    def _labels(self, p: Vector, groups: Labels | None) -> Labels:
+    def _labels(self, groups: Labels | None) -> Labels:
         if groups is None:
             raise ValueError(
-                "Grouped needs to know the group of each row: give groups= to DROProblem or to fit."
+                "Grouped needs to know the group of each row: give groups= to DROProblem."
             )
         return groups
 
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
-        return GroupedOracle(self, divergence, p, self._labels(p, groups), self._inner)
+        return GroupedOracle(self, divergence, p, self._labels(groups), self._inner)
 
     def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
-        labels = self._labels(p, groups)
+        labels = self._labels(groups)
         return self._inner.max_ratios(group_sums(labels, p))[labels]
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        labels = self._labels(p, groups)
+        labels = self._labels(groups)
         mass, r = group_sums(labels, p), group_sums(labels, q)
-        spread = float(np.abs(q - p * (r / mass)[labels]).max())
+        spread = float(np.abs(q - p * (r / mass)[labels]).sum())
         return max(spread, self._inner.violation(r, mass))
 
 

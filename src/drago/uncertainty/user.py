@@ -15,6 +15,10 @@ class UserSet(UncertaintySet):
 
     is_users = True
 
+    @property
+    def can_check(self) -> bool:  # type: ignore[override]
+        return hasattr(self.given, "violation")
+
     def __init__(self, given: Any) -> None:
         self.given = given
 
@@ -25,5 +29,7 @@ class UserSet(UncertaintySet):
         return np.minimum(float(self.given.q_max(p)), 1.0) / p
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        if self.can_check:
+            return float(self.given.violation(q, p))
         # Only the set itself could tell; weights come from its own worst_case.
         return float(q.max()) - float(self.given.q_max(p))
