@@ -4,12 +4,12 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import drago
 import reference
 import twins
 from cases import DIVERGENCES
-from scipy.special import expit
 from drago import bounds
 from drago.certificate import judge
 
