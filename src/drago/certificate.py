@@ -260,7 +260,7 @@ class _Search:
         step = exact - q
         slope = self.ev.losses - self.ev.losses.mean()
         if nu == 0:
-            return _nonnegative(float(np.dot(step, slope)), slope)
+            return _nonnegative(float(np.dot(step, slope)), self.ev.losses)
         if self.problem.divergence.name == "kl":
             if ((exact == 0) & (q > 0)).any():
                 values = [self.problem.primal(self.ev.w, self.ev.losses, x) for x in (exact, q)]
@@ -276,8 +276,8 @@ class _Search:
             mirror = exact / p
             bregman = 0.5 * np.dot(step, step / p)
         mirror -= np.dot(exact, mirror)
-        slope -= nu * mirror
-        return _nonnegative(float(np.dot(step, slope)), slope) + nu * max(float(bregman), 0.0)
+        first = float(np.dot(step, slope - nu * mirror))
+        return _nonnegative(first, self.ev.losses, nu * mirror) + nu * max(float(bregman), 0.0)
 
     # ------------------------------------------------------------ predicted weights
 
@@ -322,9 +322,9 @@ class _Search:
             g = self._gradient(ev, q)
 
 
-def _nonnegative(value: float, slope: Vector) -> float:
+def _nonnegative(value: float, *scales: Vector) -> float:
     """`value`, which mathematics says is not negative, without its rounding."""
-    if value < -1e-8 * (float(np.abs(slope).max()) + 1e-300):
+    if value < -1e-8 * (sum(float(np.abs(scale).max()) for scale in scales) + 1e-300):
         raise ArithmeticError(
             "the exact weights are beaten by others of the set; if the set is your own, check its "
             "worst_case, otherwise please report this."
