@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from drago.result import SolverResult as SolverResult
     from drago.result import Status as Status
     from drago.solvers.base import solve as solve
+    from drago.solvers.drago import Drago as Drago
     from drago.solvers.lbfgs import LBFGS as LBFGS
     from drago.uncertainty import ESRM as ESRM
     from drago.uncertainty import Chi2Ball as Chi2Ball
@@ -56,6 +57,7 @@ _HOME = {
     "SolverResult": "result",
     "Status": "result",
     "solve": "solvers.base",
+    "Drago": "solvers.drago",
     "LBFGS": "solvers.lbfgs",
     "CVaR": "uncertainty",
     "Extremile": "uncertainty",

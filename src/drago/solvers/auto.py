@@ -7,9 +7,10 @@ from typing import Any
 from drago._validation import check_option, shown
 from drago.problem import DROProblem
 from drago.solvers.base import Method
+from drago.solvers.drago import Drago
 from drago.solvers.lbfgs import LBFGS
 
-_BY_NAME: dict[str, Any] = {"lbfgs": LBFGS}
+_BY_NAME: dict[str, Any] = {"drago": Drago, "lbfgs": LBFGS}
 
 
 def as_method(solver: Any, problem: DROProblem) -> Method:

@@ -160,6 +160,16 @@ class Loop:
         return w, problem.reference[1]
 
     @property
+    def certified_gap(self) -> float:
+        """The best certified gap so far; infinite before the first certificate."""
+        return self._gap()
+
+    def best_point(self) -> tuple[Matrix, Vector]:
+        """The best point certified so far."""
+        assert self._best is not None
+        return self._best[1].copy(), self._best[2].copy()
+
+    @property
     def elapsed(self) -> float:
         return time.perf_counter() - self._began
 
@@ -469,7 +479,8 @@ def solve(
     Parameters
     ----------
     problem : DROProblem
-    solver : {"auto", "lbfgs"} or a settings object such as `drago.LBFGS`
+    solver : {"auto", "drago", "lbfgs"} or a settings object, `drago.Drago` or `drago.LBFGS`
+        "auto" is "lbfgs".
     tol : float >= 0
         Certified relative gap at which to stop: an upper bound on
         ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0.

@@ -1,0 +1,26 @@
+"""Products with a block of rows of a CSR matrix; rows ``first, first + stride, ...``."""
+
+from drago.kernels import REDUCE, jit
+
+
+@jit(fastmath=REDUCE)
+def csr_predict(data, indices, indptr, first, stride, w, raw):
+    """``raw = X_block w``."""
+    for r in range(raw.shape[0]):
+        row = first + r * stride
+        for c in range(w.shape[1]):
+            total = 0.0
+            for j in range(indptr[row], indptr[row + 1]):
+                total += data[j] * w[indices[j], c]
+            raw[r, c] = total
+
+
+@jit(fastmath=REDUCE)
+def csr_accumulate(data, indices, indptr, first, stride, weights, out):
+    """``out += X_block' weights``."""
+    for r in range(weights.shape[0]):
+        row = first + r * stride
+        for c in range(weights.shape[1]):
+            if weights[r, c] != 0.0:
+                for j in range(indptr[row], indptr[row + 1]):
+                    out[indices[j], c] += data[j] * weights[r, c]
