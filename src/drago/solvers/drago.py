@@ -11,7 +11,7 @@ Algorithm 1 of the paper, t = 1, 2, ..., with blocks I, J drawn at random and K 
     table qhat <- q_t on block K
 
 where the tables inside the sums are those of the iteration before. Two facts keep it lean. With
-linear predictors ``grad l_i = x_i s_i``, so the tables qhat and ghat are one of products ``qhat s``,
+linear predictors ``grad l_i = x_i s_i``, so the tables qhat and ghat are one, of ``qhat s``:
 a number a row and output. And the older tables equal today's except on the one block that was just
 overwritten, so one copy and those b rows suffice.
 
