@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from drago.problem import DROProblem as DROProblem
     from drago.result import SolverResult as SolverResult
     from drago.result import Status as Status
-    from drago.solvers.base import solve as solve
+    from drago.solvers.auto import solve as solve
     from drago.solvers.drago import Drago as Drago
     from drago.solvers.lbfgs import LBFGS as LBFGS
     from drago.uncertainty import ESRM as ESRM
@@ -56,7 +56,7 @@ _HOME = {
     "DROProblem": "problem",
     "SolverResult": "result",
     "Status": "result",
-    "solve": "solvers.base",
+    "solve": "solvers.auto",
     "Drago": "solvers.drago",
     "LBFGS": "solvers.lbfgs",
     "CVaR": "uncertainty",

@@ -14,7 +14,26 @@ from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, 
 _SCALE = (1e-100, 1e100)
 
 
-class Chi2Ball(UncertaintySet):
+class _Ball(UncertaintySet):
+    """What the balls have in common: ``D(q || p) <= radius`` with `own_divergence`."""
+
+    own_divergence: str
+
+    def __init__(self, radius: float) -> None:
+        self.radius = radius
+        self._check()
+
+    def _check(self) -> None:
+        check_number("radius", self.radius, low=0)
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return BallOracle(self, divergence, p, self.radius)
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        return as_divergence(self.own_divergence).value(q, p) - self.radius
+
+
+class Chi2Ball(_Ball):
     """All ``q`` with ``1/2 sum_i (q_i - p_i)^2 / p_i <= radius``.
 
     Parameters
@@ -25,23 +44,13 @@ class Chi2Ball(UncertaintySet):
     own_divergence = "chi2"
 
     def __init__(self, radius: float = 1.0) -> None:
-        self.radius = radius
-        self._check()
-
-    def _check(self) -> None:
-        check_number("radius", self.radius, low=0)
-
-    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
-        return BallOracle(self, divergence, p, self.radius)
+        super().__init__(radius)
 
     def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
         return np.minimum(p + np.sqrt(2.0 * self.radius * p * np.maximum(1.0 - p, 0.0)), 1.0) / p
 
-    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        return as_divergence("chi2").value(q, p) - self.radius
 
-
-class KLBall(UncertaintySet):
+class KLBall(_Ball):
     """All ``q`` with ``sum_i q_i log(q_i / p_i) <= radius``.
 
     Parameters
@@ -52,14 +61,7 @@ class KLBall(UncertaintySet):
     own_divergence = "kl"
 
     def __init__(self, radius: float = 0.5) -> None:
-        self.radius = radius
-        self._check()
-
-    def _check(self) -> None:
-        check_number("radius", self.radius, low=0)
-
-    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
-        return BallOracle(self, divergence, p, self.radius)
+        super().__init__(radius)
 
     def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
         # The largest x of a row of mass a solves
@@ -74,9 +76,6 @@ class KLBall(UncertaintySet):
             inside = mass * x * np.log(x) + other <= self.radius
             low, high = np.where(inside, x, low), np.where(inside, high, x)
         return np.where(-np.log(mass) <= self.radius, 1.0 / mass, high)[back]
-
-    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        return as_divergence("kl").value(q, p) - self.radius
 
 
 class BallOracle(DualOracle):
