@@ -12,6 +12,7 @@ exact ones at ``w``, and those at losses predicted by Newton steps are tried, an
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ from drago.bounds import (
     tangent_bound,
 )
 from drago.losses import Multinomial
-from drago.problem import DROProblem, Evaluation, check_problem
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError, check_problem
 from drago.uncertainty import DualOracle, Response
 
 Vector = npt.NDArray[np.float64]
@@ -307,10 +308,12 @@ class _Search:
                     self.passes += 0.5
                 else:
                     trial_raw = ev.raw + raw
-                trial = problem.evaluate(trial_w, ev.b + b, trial_raw)
-                weights = self.oracle.weights(trial.losses, problem.nu)
-                trial_value = problem.primal(trial.w, trial.losses, weights)
-                if trial_value < value or (trial_value <= value and self.gap == np.inf):
+                trial_value = np.inf
+                with suppress(NonFiniteLossError):  # a wild step is no more than a bad one
+                    trial = problem.evaluate(trial_w, ev.b + b, trial_raw)
+                    weights = self.oracle.weights(trial.losses, problem.nu)
+                    trial_value = problem.primal(trial.w, trial.losses, weights)
+                if trial_value < value:
                     break
                 w, b, raw = 0.25 * w, 0.25 * b, 0.25 * raw
             else:
