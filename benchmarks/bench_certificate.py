@@ -9,13 +9,13 @@ prints the certified one divided by the true one, for each loss, set, l2_reg and
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from tables import write_csv
 
 import drago
 
@@ -120,11 +120,7 @@ def main() -> None:
             cells.append(f"{max(ratios):.2f}{unknown}" if ratios else "*")
         print(f"{loss:12} {name:12} " + " ".join(f"{cell:<11}" for cell in cells))
     print("* optimum not known well enough to tell in some of the cases")
-    if options.csv:
-        with open(options.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, table[0].keys())
-            writer.writeheader()
-            writer.writerows(table)
+    write_csv(options.csv, table)
 
 
 if __name__ == "__main__":

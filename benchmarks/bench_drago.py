@@ -10,7 +10,6 @@ and the largest number of passes, and the ratio of the two solvers' times.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import os
 import sys
@@ -22,6 +21,7 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402
+from tables import write_csv  # noqa: E402
 
 import drago  # noqa: E402
 from drago.datasets import load  # noqa: E402
@@ -93,11 +93,7 @@ def main() -> None:
             f"{passes.max():8.0f} {ratio:14.1f}",
             flush=True,
         )
-    if options.csv:
-        with open(options.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, table[0].keys())
-            writer.writeheader()
-            writer.writerows(table)
+    write_csv(options.csv, table)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ the warm oracle divided by `numpy.argsort`.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import os
 import sys
@@ -23,6 +22,7 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402
+from tables import write_csv  # noqa: E402
 
 import drago  # noqa: E402
 
@@ -99,11 +99,7 @@ def main() -> None:
             f"                   | {row['sort_by_warm']:9.1f}  {row['warm_by_argsort']:12.2f}",
             flush=True,
         )
-    if options.csv:
-        with open(options.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, table[0].keys())
-            writer.writeheader()
-            writer.writerows(table)
+    write_csv(options.csv, table)
 
 
 if __name__ == "__main__":
