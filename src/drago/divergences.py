@@ -35,7 +35,7 @@ class Divergence:
         """``D(q || p)``."""
         raise NotImplementedError  # pragma: no cover
 
-    def mirror(self, q: Vector, p: Vector) -> Vector:
+    def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         """The gradient of ``Omega`` at ``q``, up to a constant."""
         raise NotImplementedError  # pragma: no cover
 
@@ -48,8 +48,8 @@ class Chi2(Divergence):
     def value(self, q: Vector, p: Vector) -> float:
         return float(0.5 * np.dot(p, (q / p - 1.0) ** 2))
 
-    def mirror(self, q: Vector, p: Vector) -> Vector:
-        return q / p
+    def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
+        return np.divide(q, p, out=out)
 
 
 class KL(Divergence):
@@ -64,9 +64,9 @@ class KL(Divergence):
         logs = np.log(ratio, out=np.zeros_like(ratio), where=ratio > 0)
         return float(np.dot(p, ratio * logs - (ratio - 1.0)))
 
-    def mirror(self, q: Vector, p: Vector) -> Vector:
+    def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         with np.errstate(divide="ignore"):
-            return np.log(q / p)
+            return np.log(q / p, out=out)
 
 
 _BY_NAME: dict[str, type[Divergence]] = {"chi2": Chi2, "kl": KL}

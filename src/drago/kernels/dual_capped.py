@@ -98,7 +98,7 @@ def _chi2_newton(u, p, c, cap, ref):
     """Newton's method on the piecewise linear ``sum q(tau) - 1`` from ``tau = ref``.
 
     Done when a pass finds the free and capped rows that the step before assumed: ``tau`` is then
-    exact for them. Returns ``ref, delta, done``.
+    exact for them. Returns ``ref, delta, done`` and the sums of that pass.
     """
     top = c * cap
     delta, lo, hi = 0.0, -math.inf, math.inf
@@ -109,7 +109,7 @@ def _chi2_newton(u, p, c, cap, ref):
         excess = full + (moment - delta * free) / c - 1.0
         if free == last_free and capped == last_capped:
             # Far from all u (an absurd start) the sums have lost their digits.
-            return ref, delta, abs(excess) <= 1e-6
+            return ref, delta, abs(excess) <= 1e-6, free, capped, moment
         if free <= 0.0:
             break
         last_free, last_capped = free, capped
@@ -126,7 +126,7 @@ def _chi2_newton(u, p, c, cap, ref):
         shifted = ref + step
         delta = step - (shifted - ref)
         ref = shifted
-    return ref, delta, False
+    return ref, delta, False, 0.0, 0.0, 0.0
 
 
 @jit(error_model="numpy")
@@ -204,10 +204,9 @@ def _chi2_exact(u, p, c, cap):
 
 
 @jit(fastmath=REDUCE, error_model="numpy")
-def _chi2_write(u, p, c, cap, ref, delta, q):
+def _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q):
     """Fill ``q``; the free rows share the mass that the capped ones leave, exactly."""
     top = c * cap
-    free, capped, moment = _chi2_sums(u, p, ref, delta, top)
     rest = 1.0 - cap * capped if capped > 0.0 else 1.0
     n = u.shape[0]
     if free <= 0.0:
@@ -243,7 +242,7 @@ def capped_chi2(u, p, c, cap, tau, q):
     if c == 0.0:
         return capped_vertex(u, p, cap, q)
     done = False
-    ref, delta = tau, 0.0
+    ref, delta, free, capped, moment = tau, 0.0, 0.0, 0.0, 0.0
     if math.isnan(tau) and n > 4 * SUBSAMPLE:
         stride = n // SUBSAMPLE
         w = p[::stride].copy()
@@ -251,10 +250,11 @@ def capped_chi2(u, p, c, cap, tau, q):
         ref, delta = _chi2_exact(u[::stride].copy(), w, c, cap)
         ref += delta
     if not math.isnan(ref):
-        ref, delta, done = _chi2_newton(u, p, c, cap, ref)
+        ref, delta, done, free, capped, moment = _chi2_newton(u, p, c, cap, ref)
     if not done:
         ref, delta = _chi2_exact(u, p, c, cap)
-    _chi2_write(u, p, c, cap, ref, delta, q)
+        free, capped, moment = _chi2_sums(u, p, ref, delta, c * cap)
+    _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q)
     return ref + delta
 
 

@@ -87,24 +87,21 @@ class BallOracle(DualOracle):
         self._start = np.nan
         self._effective = np.nan
 
-    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
+    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
         from drago.kernels.dual_balls import chi2_ball, kl_ball
 
         spread = float(u.max() - u.min())
         if not _SCALE[0] < spread < _SCALE[1] and spread > 0:
             # Squares of the losses would leave the range of floating point.
             u, c = (u - u.max()) / spread, min(c / spread, _SCALE[1])
-        q = np.empty(u.shape[0])
-        log_ratio = EMPTY
         if self.divergence.name == "chi2":
             out = chi2_ball(u, self.p, c, self.radius, self._start, q)
+            self._mirror(q, mirror)
         else:
-            log_ratio = self._mirror_buffer(u.shape[0], keep_mirror)
-            out = kl_ball(u, self.p, c, self.radius, self._start, q, log_ratio)
-            if c == 0 and out[0] == 0:  # a vertex has no finite mirror coordinate
-                log_ratio = EMPTY
+            out = kl_ball(u, self.p, c, self.radius, self._start, q, mirror)
+            if c == 0 and out[0] == 0:  # a vertex: the kernel knows no mirror coordinate
+                self._mirror(q, mirror)
         self._effective, self._start = out
-        return self._finish(q, log_ratio, keep_mirror)
 
     def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
         q = self.weights(u, c)

@@ -83,7 +83,9 @@ class DualOracle:
 
     def weights(self, u: Vector, c: float) -> Vector:
         """``argmax over q in Q of <u, q> - c Omega(q)``."""
-        return self._solve(np.ascontiguousarray(u, dtype=np.float64), float(c), False)[0]
+        q = np.empty(self.p.shape[0])
+        self.solve_into(np.ascontiguousarray(u, dtype=np.float64), float(c), q)
+        return q
 
     def step(self, v: Vector, nu: float, s: float, mirror: Vector) -> tuple[Vector, Vector]:
         """Proximal step from the weights whose mirror coordinate is `mirror`.
@@ -97,29 +99,30 @@ class DualOracle:
             finite where a weight underflows.
         """
         u = v + s * mirror if s > 0 else np.array(v, dtype=np.float64)
-        return self._solve(np.ascontiguousarray(u), float(nu + s), True)
+        q, after = np.empty_like(u), np.empty_like(u)
+        self.solve_into(np.ascontiguousarray(u), float(nu + s), q, after)
+        return q, after
+
+    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
+        """`weights`, written to `q`; and their mirror coordinate, where it is not empty."""
+        found = np.asarray(self.uncertainty.worst_case(u, c, self.divergence, self.p), np.float64)
+        if found.shape != u.shape or not np.isfinite(found).all():
+            good = found.shape == u.shape
+            wrong = "NaN or infinity" if good else f"an array of shape {found.shape}"
+            raise ValueError(
+                f"{type(self.uncertainty).__name__}.worst_case must return {u.size} finite "
+                f"weights, but returned {wrong}."
+            )
+        q[:] = found
+        self._mirror(q, mirror)
 
     def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
         """The weights and their derivative; None where it is not known or does not exist."""
         return self.weights(u, c), None
 
-    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
-        q = np.asarray(self.uncertainty.worst_case(u, c, self.divergence, self.p), dtype=np.float64)
-        if q.shape != u.shape or not np.isfinite(q).all():
-            wrong = "NaN or infinity" if q.shape == u.shape else f"an array of shape {q.shape}"
-            raise ValueError(
-                f"{type(self.uncertainty).__name__}.worst_case must return {u.size} finite "
-                f"weights, but returned {wrong}."
-            )
-        return q, self.divergence.mirror(q, self.p) if keep_mirror else EMPTY
-
-    def _mirror_buffer(self, n: int, keep_mirror: bool) -> Vector:
-        return np.empty(n) if keep_mirror and self.divergence.name == "kl" else EMPTY
-
-    def _finish(self, q: Vector, log_ratio: Vector, keep_mirror: bool) -> tuple[Vector, Vector]:
-        if keep_mirror and log_ratio.size == 0:
-            return q, self.divergence.mirror(q, self.p)
-        return q, log_ratio
+    def _mirror(self, q: Vector, mirror: Vector) -> None:
+        if mirror.size:
+            self.divergence.mirror(q, self.p, out=mirror)
 
     def _rate(self, q: Vector, c: float) -> Vector:
         return (self.p if self.divergence.name == "chi2" else q) / c

@@ -65,20 +65,18 @@ class CappedOracle(DualOracle):
         self._tau = np.nan
         self._c = np.nan
 
-    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
+    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
         from drago.kernels.dual_capped import capped_chi2, capped_kl
 
-        q = np.empty(u.shape[0])
         # The threshold is worth remembering only on the same problem scale.
         tau = self._tau if c == self._c else np.nan
-        log_ratio = EMPTY
         if self.divergence.name == "chi2":
             tau = capped_chi2(u, self.p, c, self.cap, tau, q)
         else:
-            log_ratio = self._mirror_buffer(u.shape[0], keep_mirror and c > 0)
-            tau = capped_kl(u, self.p, c, self.cap, tau, q, log_ratio)
+            tau = capped_kl(u, self.p, c, self.cap, tau, q, mirror if c > 0 else EMPTY)
+        if self.divergence.name == "chi2" or c == 0:
+            self._mirror(q, mirror)
         self._tau, self._c = tau, c
-        return self._finish(q, log_ratio, keep_mirror)
 
     def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
         q = self.weights(u, c)

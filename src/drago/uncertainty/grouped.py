@@ -104,10 +104,13 @@ class GroupedOracle(DualOracle):
         # From the maximum, so that equal losses give equal means and a constant changes nothing.
         return group_sums(self.groups, self.p * (u - u.max())) / self.mass
 
-    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
-        r, mirror = self.inner._solve(self._means(u), c, keep_mirror)
-        q = self.p * (r / self.mass)[self.groups]
-        return q, mirror[self.groups] if keep_mirror else EMPTY
+    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
+        r = np.empty_like(self.mass)
+        inner = np.empty_like(r) if mirror.size else EMPTY
+        self.inner.solve_into(self._means(u), c, r, inner)
+        np.multiply(self.p, (r / self.mass)[self.groups], out=q)
+        if mirror.size:
+            mirror[:] = inner[self.groups]
 
     def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
         from scipy.sparse import csr_array

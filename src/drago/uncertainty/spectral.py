@@ -201,12 +201,11 @@ class SpectralOracle(DualOracle):
         self._sigma = uncertainty.masses(p) if self._uniform else None
         self._work: list[Vector] = []
 
-    def _solve(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector]:
-        q, log_ratio, _, _ = self._pools(u, c, keep_mirror)
-        return self._finish(q, log_ratio, keep_mirror)
+    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
+        self._pools(u, c, q, mirror)
 
-    def _pools(self, u: Vector, c: float, keep_mirror: bool) -> tuple[Vector, Vector, Any, Any]:
-        """The weights, their mirror, the order of ``u`` and the first place of each pool in it."""
+    def _pools(self, u: Vector, c: float, q: Vector, mirror: Vector) -> tuple[Any, Any]:
+        """Fill the weights and their mirror; the order of ``u``, the first place of each pool."""
         from drago.kernels.dual_spectral import (
             scatter,
             spectral_chi2,
@@ -225,24 +224,26 @@ class SpectralOracle(DualOracle):
         if sigma is None:
             p = p[order]
             sigma = self.uncertainty.masses(p)
-        log_ratio = EMPTY
+        has_log = False
         if c == 0:
             count = spectral_vertex(sorted_u, p, sigma, ratio, first)
         elif self.divergence.name == "chi2":
             count = spectral_chi2(sorted_u, p, sigma, c, ratio, one, two, first)
         else:
-            sorted_log = self._mirror_buffer(n, keep_mirror)
+            has_log = mirror.size > 0
+            sorted_log = two if has_log else EMPTY
             count = spectral_kl(sorted_u, p, sigma, c, ratio, one, sorted_log, first)
-            if sorted_log.size:
-                log_ratio = np.empty(n)
-                log_ratio[order] = sorted_log
-        q = np.empty(n)
+            if has_log:
+                mirror[order] = sorted_log
         scatter(ratio, p, order, q)
-        return q, log_ratio, order, first[:count]
+        if not has_log:
+            self._mirror(q, mirror)
+        return order, first[:count]
 
     def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
         u = np.ascontiguousarray(u, dtype=np.float64)
-        q, _, order, first = self._pools(u, float(c), False)
+        q = np.empty_like(u)
+        order, first = self._pools(u, float(c), q, EMPTY)
         if c == 0:
             return q, None
         starts = np.zeros(u.shape[0], dtype=np.int64)
