@@ -16,6 +16,7 @@ A bound whose condition does not hold is returned as infinity.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -266,6 +267,35 @@ def _single_output_bound(
                 break
         F, weight, residual = F[keep], weight[keep], residual[keep]
     return best
+
+
+def newton_like_step(
+    problem: DROProblem, ev: Evaluation, q: Vector, n_rows: int
+) -> Callable[[Gradient, Matrix], tuple[Matrix, Vector]]:
+    """Steps toward the minimum of ``L(., q)`` from the curvature of the heaviest rows.
+
+    The Hessian is that of `n_rows` rows, scaled up to the weight of all; with several outputs the
+    upper bound ``curvature X' diag(q) X``, the same for each.
+    """
+    weight = problem.loss.curvature * q
+    if problem.n_outputs == 1:
+        weight = q * problem.loss.second(problem.y, ev.raw)  # type: ignore[attr-defined]
+    index = _heaviest(weight, n_rows)
+    F = features(problem, index)
+    scale = weight.sum() / max(float(weight[index].sum()), 1e-300)
+    H = (F * (scale * weight[index])[:, None]).T @ F
+    d = problem.n_features
+    H[np.arange(d), np.arange(d)] += problem.mu
+    H[np.diag_indices_from(H)] += 1e-12 * max(float(np.trace(H)), 1e-300) / H.shape[0]
+
+    def step(g: Gradient, w: Matrix) -> tuple[Matrix, Vector]:
+        r = g.w + problem.mu * w
+        if problem.fit_intercept:
+            r = np.vstack([r, g.b])
+        found = np.linalg.solve(H, r)
+        return found[:d], found[d] if problem.fit_intercept else np.zeros(w.shape[1])
+
+    return step
 
 
 def multinomial_hessian(F: Matrix, weight: Vector, pi: Matrix) -> Matrix:

@@ -29,8 +29,11 @@ from drago.bounds import (
     gradient,
     multinomial_hessian,
     multinomial_unknowns,
+    newton_like_step,
+    order,
     tangent_bound,
 )
+from drago.constraints import Everything
 from drago.losses import Multinomial
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError, check_problem
 from drago.uncertainty import DualOracle, Response
@@ -45,6 +48,11 @@ _PREDICTIONS = 25
 _GOOD_ENOUGH = 1.5
 # Passes that a certificate may spend where nobody counts them.
 AMPLE = 1e4
+# Passes beyond which the Hessian of all rows is costly, the steps tried instead, and the rounding
+# of a difference of two values of the objective.
+_COSTLY = 2.0
+_APPROACHES = 3
+_CANCELLED = 1e-15
 # Relative rounding of P_0, a sum over the rows.
 _ROUNDING = 1e-12
 
@@ -181,15 +189,17 @@ class _Search:
     def run(self, q: Vector | None, predictions: int) -> None:
         here = self._gradient(self.ev, self.exact)
         self._try("tangent", self.exact, here)
-        if q is not None:
+        if self._wants_more() and self._is_costly(self.exact):
+            self._approach(self.exact, here)
+        if self._wants_more():
+            self._try("curvature", self.exact, here)
+        if q is not None and not self._is_enough():
             given = self._gradient(self.ev, q)
             self._try("tangent", q, given)
-        if not self._wants_more():
-            return
-        self._try("curvature", self.exact, here)
-        if q is not None:
-            self._try("curvature", q, given)
-        self._predict(here, predictions)
+            if self._wants_more():
+                self._try("curvature", q, given)
+        if self._wants_more():
+            self._predict(here, predictions)
 
     def result(self) -> Certificate:
         restricted_to = None
@@ -215,10 +225,11 @@ class _Search:
             n_passes=self.passes,
         )
 
+    def _is_enough(self) -> bool:
+        return relative(self.gap, self.primal, self.reference) <= self.target
+
     def _wants_more(self) -> bool:
-        problem = self.problem
-        done = relative(self.gap, self.primal, self.reference) <= self.target
-        return not done and affordable_rows(problem, self.credit) > 0
+        return not self._is_enough() and affordable_rows(self.problem, self.credit) > 0
 
     def _try(self, bound: str, q: Vector, g: Gradient) -> None:
         if bound == "tangent":
@@ -234,6 +245,49 @@ class _Search:
         gap = inner + self._slack(q)
         if gap < self.gap:
             self.gap, self.bound, self.weights = gap, bound, q
+
+    def _is_costly(self, q: Vector) -> bool:
+        """Whether the Hessian of all rows of weight takes longer than a few passes."""
+        return curvature_cost(self.problem, int(np.count_nonzero(q))) > _COSTLY
+
+    def _approach(self, q: Vector, g: Gradient) -> None:
+        """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.
+
+        ``L(w, q) - min L(., q) = [L(w, q) - L(v, q)] + [L(v, q) - min L(., q)]`` for every v. Steps
+        with the Hessian of a few rows lead to a v where even a loose bound on the second bracket
+        is small, long before the Hessian of all rows would be known.
+        """
+        problem, ev = self.problem, self.ev
+        if not isinstance(problem.constraint, Everything):
+            return
+        n_rows = min(20 * order(problem), affordable_rows(problem, self.credit))
+        if n_rows == 0:
+            return
+        step = newton_like_step(problem, ev, q, n_rows)
+        self._spend(curvature_cost(problem, n_rows))
+        fallen, slack = 0.0, self._slack(q)
+        for _ in range(_APPROACHES):
+            if not self._wants_more() or self.credit < 2.0:
+                return
+            dw, db = step(g, ev.w)
+            try:
+                there = problem.evaluate(ev.w - dw, ev.b - db)
+            except NonFiniteLossError:
+                return
+            fall = float(np.dot(q, ev.losses - there.losses))
+            fall += 0.5 * problem.mu * float(np.vdot(dw, ev.w + there.w))
+            self._spend(1.0)
+            if not fall > 0:
+                return
+            ev, fallen = there, fallen + fall
+            g = gradient(problem, ev, q)
+            inner = tangent_bound(problem, ev, q, g)
+            if n_rows:
+                inner = min(inner, curvature_bound(problem, ev, q, g, n_rows))
+                self._spend(curvature_cost(problem, n_rows))
+            gap = slack + fallen + inner + _CANCELLED * abs(self.primal)
+            if gap < self.gap:
+                self.gap, self.bound, self.weights = gap, "curvature", q
 
     def _spend(self, passes: float) -> None:
         self.passes += passes

@@ -54,6 +54,10 @@ def save(path: Path, arrays: dict[str, Array], settings: dict[str, Any]) -> None
     """
     path = os.fsdecode(path)
     arrays = {name: _storable(name, array) for name, array in arrays.items()}
+    if not isinstance(settings, dict):
+        raise TypeError(
+            f"settings must be a dict, but {shown(settings)} ({type(settings).__name__}) was given."
+        )
     _require_text_keys(settings)
     text = json.dumps(settings)
     for name in (path, _previous(path)):
@@ -133,12 +137,11 @@ def fingerprint(*parts: Any) -> str:
         blocks = np.nditer(
             array,
             flags=["external_loop", "buffered"],
-            op_flags=[["readonly", "contig"]],
             order="C",
             buffersize=max(1, _BLOCK // array.itemsize),
         )
-        for block in blocks:
-            digest.update(block.view(np.uint8))  # type: ignore[attr-defined]
+        for block in blocks:  # views where the array is contiguous
+            digest.update(np.ascontiguousarray(block).view(np.uint8).data)
 
     for part in parts:
         if isinstance(part, str):
@@ -152,7 +155,7 @@ def fingerprint(*parts: Any) -> str:
         elif isinstance(part, (np.ndarray, np.generic)):
             add_array(np.asarray(part))
         elif getattr(part, "format", None) == "csr":
-            add_text("csr", str(part.shape))
+            add_text("csr", str(tuple(map(int, part.shape))))
             for array in (part.data, part.indices, part.indptr):
                 add_array(array)
         else:
@@ -207,7 +210,7 @@ def _write(file: IO[bytes], arrays: dict[str, Array], text: str) -> None:
         archive.writestr(zipfile.ZipInfo(_SETTINGS), text)
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                npy.write_array(member, array, allow_pickle=False)
+                npy.write_array(member, array, version=(3, 0), allow_pickle=False)
         archive.comment = f"drago checkpoint {FORMAT} sha256 {'0' * _DIGEST_SIZE}".encode()
     digest = _digest(file)
     file.seek(-_DIGEST_SIZE, os.SEEK_END)
@@ -237,7 +240,7 @@ def _install(partial: str, former: str, path: str) -> None:
     except FileNotFoundError:
         pass  # nothing was saved so far
     except OSError:  # a file system without hard links
-        with suppress(CheckpointError):
+        with suppress(FileNotFoundError, CheckpointError):
             _read(path)
             os.replace(path, previous)
     os.replace(partial, path)
@@ -294,8 +297,8 @@ def _verify(file: IO[bytes]) -> None:
         raise CheckpointError("it was changed: its SHA-256 does not match")
     if int(line[1]) != FORMAT:
         raise CheckpointError(
-            f"it was written by format version {int(line[1])}, and this version of drago reads "
-            f"{FORMAT}"
+            f"it was written by format version {int(line[1])}, but this version of drago reads "
+            f"{FORMAT}: use the drago that wrote it"
         )
 
 

@@ -50,6 +50,12 @@ class Loss:
 
     def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
         """Losses and their derivatives."""
+        losses, dlosses = np.empty(raw.shape[0]), np.empty(raw.shape)
+        self.evaluate_into(y, raw, losses, dlosses)
+        return losses, dlosses
+
+    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
+        """The same, written to arrays."""
         raise NotImplementedError  # pragma: no cover
 
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector] | None:
@@ -69,12 +75,10 @@ class _SingleOutput(Loss):
     def _parameter(self) -> float:
         return 0.0
 
-    def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
+    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
         from drago.kernels.losses import single_output
 
-        losses, dlosses = np.empty(raw.shape[0]), np.empty(raw.shape)
         single_output(self.code, self._parameter, y, raw, losses, dlosses)
-        return losses, dlosses
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
@@ -187,12 +191,10 @@ class Multinomial(Loss):
     def n_outputs(self, y: Array) -> int:
         return int(y.max()) + 1
 
-    def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
+    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
         from drago.kernels.losses import multinomial
 
-        losses, dlosses = np.empty(raw.shape[0]), np.empty(raw.shape)
         multinomial(y, raw, losses, dlosses)
-        return losses, dlosses
 
     def probabilities(self, raw: Matrix) -> Matrix:
         """Softmax of each row."""
@@ -255,6 +257,9 @@ class UserLoss(Loss):
                 f"but returned {losses.shape} and {dlosses.shape}."
             )
         return losses, dlosses.reshape(raw.shape)
+
+    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
+        losses[:], dlosses[:] = self.evaluate(y, raw)
 
 
 _BY_NAME: dict[str, type[Loss]] = {

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_option
+from drago.constraints import Constraint
 from drago.problem import DROProblem
 
 Vector = npt.NDArray[np.float64]
@@ -50,6 +51,49 @@ class Metric:
         """From coordinates in the basis to the standard ones."""
         return v if self.basis is None else self.basis @ v
 
+    def project(self, constraint: Constraint, w: Matrix, weights: Matrix, guess: Matrix) -> Matrix:
+        """The point of W nearest to `w` in the norm with these eigenvalues.
+
+        Parameters
+        ----------
+        weights : array of shape (n_features, 1)
+            Positive eigenvalues of the norm, in the metric's basis.
+        guess : array like w
+            A point of W to start from.
+        """
+        near = constraint.project(w)
+        if near is w or (near == w).all():
+            return w
+        box = constraint.bounds(w.shape)
+        if box is None:
+            return self._onto_ball(constraint, w, weights)
+        if self.basis is None:
+            return near  # separable
+        from drago.kernels.drago import project_box
+
+        A = (self.basis * weights[:, 0]) @ self.basis.T
+        out = np.ascontiguousarray(constraint.project(guess))
+        low, high = (np.ascontiguousarray(side) for side in box)
+        project_box(A, w, low, high, out)
+        return out
+
+    def _onto_ball(self, constraint: Constraint, w: Matrix, weights: Matrix) -> Matrix:
+        """``z = a w / (a + lambda)`` in the basis, with ``lambda`` from ``||z|| = radius``."""
+        radius = constraint.radius  # type: ignore[attr-defined]
+        v, low, high = self.rotate(w), 0.0, float(weights.max())
+
+        def at(multiplier: float) -> Matrix:
+            return weights * v / (weights + multiplier)
+
+        while np.linalg.norm(at(high)) > radius:
+            low, high = high, 4.0 * high
+        while high - low > 4e-16 * high:
+            middle = 0.5 * (low + high)
+            if middle in (low, high):
+                break
+            low, high = (middle, high) if np.linalg.norm(at(middle)) > radius else (low, middle)
+        return constraint.project(self.back(at(high)))
+
 
 def subsample(problem: DROProblem, size: int) -> npt.NDArray[np.int64]:
     """Evenly spaced rows; no randomness."""
@@ -63,7 +107,8 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
     Parameters
     ----------
     kind : {"auto", "euclidean", "diagonal", "full"}
-        "auto" is "full" up to a few hundred features, "diagonal" beyond; "euclidean" is mu I.
+        "auto" is "full" up to a few hundred features, "diagonal" beyond and where W is a box
+        (projections onto it are separable then); "euclidean" is mu I, or I where mu = 0.
     mean : array of shape (n_features,), optional
         Subtracted from the features: their centre when an intercept is fitted.
     """
@@ -71,17 +116,36 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
     d, mu = problem.n_features, problem.mu
     curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
     if kind == "euclidean":
-        return Metric(np.full(d, mu), None, curvature)
+        return Metric(np.full(d, mu if mu > 0 else 1.0), None, curvature)
     if kind == "auto":
-        kind = "full" if d <= _FULL else "diagonal"
+        kind = "full" if d <= _FULL and not _is_box(problem) else "diagonal"
     index = subsample(problem, max(2000, 20 * d) if kind == "full" else 2000)
     p = problem.p[index] / problem.p[index].sum()
-    rows = problem.rows(index)
-    if mean is not None:
-        rows = rows - mean
     if kind == "diagonal":
-        eigenvalues, basis = p @ rows**2, None
+        eigenvalues, basis = _mean_squares(problem, index, p, mean), None
     else:
+        rows = problem.rows(index)
+        if mean is not None:
+            rows = rows - mean
         eigenvalues, basis = np.linalg.eigh((rows * p[:, None]).T @ rows)
     eigenvalues = np.maximum(eigenvalues, _FLOOR * max(float(eigenvalues.max()), 1e-300))
     return Metric(curvature * eigenvalues + mu, basis, curvature)
+
+
+def _is_box(problem: DROProblem) -> bool:
+    box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
+    return box is not None and bool(np.isfinite(np.concatenate(box)).any())
+
+
+def _mean_squares(
+    problem: DROProblem, index: npt.NDArray[np.int64], p: Vector, mean: Vector | None
+) -> Vector:
+    """``sum_i p_i (x_i - mean)^2``, of some rows, feature by feature."""
+    rows = problem.X[index].astype(np.float64)
+    if problem.is_sparse:
+        square, first = rows.multiply(rows).T @ p, rows.T @ p
+    else:
+        square, first = p @ rows**2, p @ rows
+    if mean is not None:
+        square = np.maximum(square - 2.0 * mean * first + mean**2, 0.0)
+    return np.asarray(square, dtype=np.float64)

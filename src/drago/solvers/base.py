@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from drago.certificate import AMPLE, Certificate, judge, relative
 from drago.losses import UserLoss
+from drago.metric import subsample
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import History, Record, SolverResult, Status
 
@@ -45,8 +46,9 @@ class Iterate:
         Losses at ``(w, b)``, where the method has them: saves the certificate a pass.
     q : array of shape (n,), optional
         Weights in Q that may certify the point better than the exact ones.
-    gap_estimate : float
-        A free estimate of the gap, up to an unknown factor; decides when a certificate is due.
+    gap_estimate, primal_estimate : float
+        Free estimates of the gap, up to an unknown factor, and of the objective; they decide when
+        a certificate is due.
     milestone : bool
         The end of a stage of the method: a certificate is due in any case.
     """
@@ -59,7 +61,17 @@ class Iterate:
     evaluation: Evaluation | None = None
     q: Vector | None = None
     gap_estimate: float = np.inf
+    primal_estimate: float = np.inf
     milestone: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """A point to start from, and weights for the methods that keep some."""
+
+    w: Matrix
+    b: Vector
+    q: Vector | None = None
 
 
 @dataclass(frozen=True)
@@ -103,8 +115,12 @@ class Loop:
         Called with a `State` at each certificate; a true return value stops the solve.
     random_state : int
         Seed for the methods that draw.
+    start : Start, optional
+        Where to start; the trivial model otherwise.
     quiet : bool
-        The loop of a compilation: no warning, no compilation of its own, no interrupt caught.
+        A solve inside another: no warning, no compilation of its own, no interrupt caught.
+    trusting : bool
+        Whether the method's own estimate of the gap is enough to stop: no certificates.
     """
 
     def __init__(
@@ -115,9 +131,12 @@ class Loop:
         time_limit: float | None = None,
         callback: Callable[[State], Any] | None = None,
         random_state: int = 0,
+        start: Start | None = None,
         quiet: bool = False,
+        trusting: bool = False,
     ) -> None:
         self.problem, self.tol, self.quiet = problem, tol, quiet
+        self.trusting = trusting
         self.random_state = random_state
         self.max_iter, self.time_limit, self.callback = max_iter, time_limit, callback
         self.status = Status.STALLED
@@ -125,13 +144,16 @@ class Loop:
         self._records: list[Record] = []
         self._last: Iterate | None = None
         self._judged_iter = -1
-        self._next_check = 1
-        self._factor = np.nan  # certified gap / estimate, at the last certificate
+        self._next_look = 1
+        self._factor = 1.0  # certified gap / estimate, at the last certificate
         self._extra_passes = 0.0
         self._began = time.perf_counter()
         self._evaluating = 0.0
         self._best: tuple[Certificate, Matrix, Vector] | None = None
         self._best_dual: tuple[Certificate, Matrix, Vector] | None = None
+        self._start = start
+        self._notes: list[str] = []
+        self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
 
     # ------------------------------------------------------------------------ for methods
 
@@ -139,11 +161,23 @@ class Loop:
         """Take note of a point; raises `Stop` when the solve is over."""
         if not (np.isfinite(iterate.w).all() and np.isfinite(iterate.b).all()):
             raise FloatingPointError("the iterates diverged to NaN or infinity")
+        if any(self._before):
+            n_iter, n_passes, n_calls = self._before
+            iterate = replace(
+                iterate,
+                n_iter=iterate.n_iter + n_iter,
+                n_passes=iterate.n_passes + n_passes,
+                n_oracle_calls=iterate.n_oracle_calls + n_calls,
+            )
+        if self._last is None and self._start is not None:
+            self._enter_start(iterate)
         self._last = iterate
+        if self.trusting and self._seems_done(iterate):
+            self._stop(Status.OPTIMAL)
         limit = self.max_iter is not None and iterate.n_iter >= self.max_iter
         late = self.time_limit is not None and self.elapsed >= self.time_limit
-        if self._is_due(iterate) or limit or late:
-            self._judge(iterate)
+        if limit or late or self._is_due(iterate):
+            self._judge(iterate, self._credit(iterate))
         if self._certified():
             self._stop(Status.OPTIMAL)
         if limit:
@@ -153,7 +187,43 @@ class Loop:
 
     @property
     def start(self) -> tuple[Matrix, Vector]:
-        """Where a method starts: the trivial model, w = 0 with its best intercept."""
+        """Where a method starts: a given point, or w = 0 with its best intercept."""
+        if self._start is not None:
+            return self._start.w.copy(), self._start.b.copy()
+        return self._trivial
+
+    @property
+    def start_weights(self) -> Vector | None:
+        """Weights to start with, where some were given."""
+        return None if self._start is None else self._start.q
+
+    @property
+    def has_start(self) -> bool:
+        """Whether the start is more than the trivial model, and may be good already."""
+        return self._start is not None
+
+    @property
+    def estimate_wanted(self) -> float:
+        """What a method's free estimate of the gap has to fall to."""
+        primal, reference = self._objective(self._last)
+        return self.tol * max(reference - primal, 0.0) / max(self._factor, 1e-300)
+
+    def hand_over(self, method: Method) -> str:
+        """Let another method go on from the best point; the message will name it."""
+        if self._last is not None:
+            self._before = (
+                self._last.n_iter,
+                self._last.n_passes,
+                self._last.n_oracle_calls,
+            )
+        self._notes.append(f"finished by {method.name} from iteration {self._before[0]} on")
+        self._start = Start(*self.best_point())
+        self._factor = 1.0
+        self._next_look = self._before[0] + 1
+        return method.run(self.problem, self)
+
+    @property
+    def _trivial(self) -> tuple[Matrix, Vector]:
         problem = self.problem
         w = problem.constraint.project(np.zeros((problem.n_features, problem.n_outputs)))
         return w, problem.reference[1]
@@ -183,31 +253,41 @@ class Loop:
         return self._rel_gap() <= self.tol and self._best[0].restricted_to is None
 
     def _is_due(self, iterate: Iterate) -> bool:
-        if iterate.milestone or iterate.n_iter >= self._next_check:
+        """When the method says so, by its own estimate of the gap, or from time to time."""
+        if iterate.milestone or self._seems_done(iterate):
             return True
-        if not np.isfinite(self._factor):
-            return False
+        affordable = self._extra_passes + 1.0 <= _LOOKING * iterate.n_passes
+        return affordable and iterate.n_iter >= self._next_look and not self.trusting
+
+    def _seems_done(self, iterate: Iterate) -> bool:
+        expected = self._factor * iterate.gap_estimate
+        primal, reference = self._objective(iterate)
+        return relative(expected, primal, reference) <= 0.7 * self.tol
+
+    def _objective(self, iterate: Iterate | None) -> tuple[float, float]:
+        """The best objective, known or estimated, and that of the trivial model."""
         assert self._best is not None
         best = self._best[0]
-        expected = self._factor * iterate.gap_estimate
-        return relative(expected, best.primal, best.reference) <= 0.7 * self.tol
+        estimate = np.inf if iterate is None else iterate.primal_estimate
+        return min(best.primal, estimate), best.reference
 
-    def _judge(self, iterate: Iterate, credit: float | None = None) -> None:
+    def _credit(self, iterate: Iterate) -> float:
+        """Certificates may take half as much work as the method has put in, and a little more."""
+        return max(4.0 + 0.5 * iterate.n_passes - self._extra_passes, _LEAST_CREDIT)
+
+    def _judge(self, iterate: Iterate, credit: float) -> None:
         began = time.perf_counter()
         problem, ev = self.problem, iterate.evaluation
         if ev is None:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._extra_passes += 0.5
-        # Certificates may take half as much work as the method has put in, and a little to start.
-        if credit is None:
-            credit = 4.0 + 0.5 * iterate.n_passes - self._extra_passes
         certificate = judge(
             problem, ev, iterate.q, oracle=self.oracle, target=self.tol, credit=credit
         )
         self._extra_passes += certificate.n_passes
         self._judged_iter = iterate.n_iter
-        # Checks by count thin out; the estimate is what calls for them in good time.
-        self._next_check = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
+        # Looks by count thin out; the estimate is what calls for a certificate in good time.
+        self._next_look = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
         if np.isfinite(iterate.gap_estimate) and iterate.gap_estimate > 0:
             self._factor = certificate.gap / iterate.gap_estimate
         self._keep(certificate, ev.w, ev.b)
@@ -293,6 +373,7 @@ class Loop:
                     compile_for(self.problem, method)
                     self._began = time.perf_counter()
                 self._enter_reference()
+                self._start_on_a_part(method)
                 why = method.run(self.problem, self)
             except Stop:
                 pass
@@ -310,20 +391,60 @@ class Loop:
                 self._judge_last()
         return self._result(method, why)
 
+    def _start_on_a_part(self, method: Method) -> None:
+        """Solve on evenly spaced rows first, loosely, and so on: a good start for few passes.
+
+        The optimum on m rows is about ``unknowns / m`` away from that on all of them; there is no
+        use in knowing it better than that.
+        """
+        problem = self.problem
+        if self._start is not None or not getattr(method, "progressive", False):
+            return
+        n, unknowns = problem.n_samples, problem.n_features * problem.n_outputs
+        size = max(_PART_LEAST, _PART_ROWS * unknowns, n // _PART_SHARE)
+        if n < _PART_WORTH * size:
+            return
+        rest = None if self.time_limit is None else max(self.time_limit - self.elapsed, 0.0)
+        part = problem.take(subsample(problem, size))
+        loop = Loop(
+            part,
+            tol=max(self.tol, min(_PART_TOL * unknowns / size, 1e-2)),
+            time_limit=rest,
+            random_state=self.random_state,
+            quiet=True,
+            trusting=True,
+        )
+        result = loop.run(method)
+        self._extra_passes += result.n_passes * size / n
+        self._start = Start(*part.to_internal(result.coef, result.intercept))
+        if loop.status is Status.OPTIMAL and loop._last is not None:
+            self._start = Start(loop._last.w, loop._last.b)
+        notes = [f"started from {size} of {n} rows", *loop._notes]
+        self._notes.append(" ".join([notes[0], *(f"[{note}]" for note in notes[1:])]))
+
     def _enter_reference(self) -> None:
         """The trivial model is the first candidate: nothing worse is ever returned."""
-        value = self.problem.reference[0]
-        unknown = Certificate(
-            primal=value,
+        unknown = self._uncertified(self.problem.reference[0])
+        self._best = self._best_dual = (unknown, *self._trivial)
+
+    def _enter_start(self, iterate: Iterate) -> None:
+        """Nor anything worse than a start that was given."""
+        problem, ev = self.problem, iterate.evaluation
+        if ev is not None:
+            q = self.oracle.weights(ev.losses, problem.nu)
+            self._keep(self._uncertified(problem.primal(ev.w, ev.losses, q)), ev.w, ev.b)
+
+    def _uncertified(self, primal: float) -> Certificate:
+        return Certificate(
+            primal=primal,
             dual=-np.inf,
             gap=np.inf,
             rel_gap=np.inf,
             dual_weights=self.problem.p,
             bound="none",
             restricted_to=None,
-            reference=value,
+            reference=self.problem.reference[0],
         )
-        self._best = self._best_dual = (unknown, *self.start)
 
     def _judge_last(self) -> None:
         if self._best is None:
@@ -333,7 +454,7 @@ class Loop:
         if last.n_iter != self._judged_iter or (stalled and not self._certified()):
             callback, self.callback = self.callback, None  # it has had its say
             try:
-                self._judge(last, AMPLE if stalled else None)
+                self._judge(last, AMPLE if stalled else self._credit(last))
             except NonFiniteLossError:
                 if isinstance(self.problem.loss, UserLoss):
                     raise
@@ -384,6 +505,8 @@ class Loop:
         if dual.restricted_to is not None:
             reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
         head = f"{method.name}: "
+        if self._notes:
+            head = f"{method.name} ({', '.join(self._notes)}): "
         if self.status is Status.OPTIMAL:
             return head + f"optimal after {n_iter} iterations, {reached}{self._trivial_note()}."
         if self.status is Status.MAX_ITER:
@@ -441,6 +564,19 @@ def _warn(message: str) -> None:
 
     warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
+
+# What each certificate may spend, come what may: without it one could not tell success.
+_LEAST_CREDIT = 4.0
+# The share of the passes that may go into certificates on the way.
+_LOOKING = 0.2
+
+# A part of the rows to start from: at least so many, so many an unknown, this share of all; and
+# how often it must go into all of them to pay.
+_PART_LEAST = 2000
+_PART_ROWS = 20
+_PART_SHARE = 8
+_PART_WORTH = 4
+_PART_TOL = 0.5
 
 _COMPILED: set[tuple[Any, ...]] = set()
 

@@ -1,51 +1,59 @@
 """DRAGO: the primal-dual variance-reduced method of Mehta, Diakonikolas and Harchaoui (2024).
 
-Algorithm 1 of the paper, t = 1, 2, ..., with blocks I, J drawn at random and K visited in turn::
-
-    v^P = ghat' qhat + (a_{t-1}/a_t) M sum_{i in I} (q_i grad l_i(w_{t-1}) - qhat_i ghat_i)
-    w_t = argmin <v^P, w> + (mu/2)||w||^2 + (C/a_t)(1/2)||w - w_{t-1}||_H^2
-                 + (c/a_t)(1/2) sum_{s=t-M}^{t-2} ||w - w_s||_H^2
-    tables lhat, ghat <- values at w_t on block K
-    v^D = lhat + (a_{t-1}/a_t) M sum_{j in J} (l_j(w_t) - lhat_j) e_j
-    q_t = argmax <v^D, q> - nu D(q || p) - (A_{t-1}/a_t) nu Bregman_D(q, q_{t-1})
-    table qhat <- q_t on block K
-
-where the tables inside the sums are those of the iteration before. Two facts keep it lean. With
-linear predictors ``grad l_i = x_i s_i``, so the tables qhat and ghat are one, of ``qhat s``:
-a number a row and output. And the older tables equal today's except on the one block that was just
-overwritten, so one copy and those b rows suffice.
-
-Rows are dealt out to blocks, ``k, k + M, k + 2M, ...``: sorted data does no harm and X is not
-copied. All vectors of length n are kept in the order of the blocks.
+The iteration is in `drago.solvers.iterations`. Here is what makes it run by itself: how many
+blocks, in which metric, with which step size, when to cut it, and when to leave the rest to a
+method that converges faster near the optimum.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_integer, check_number, check_option
-from drago.metric import Metric, make_metric
-from drago.problem import DROProblem
+from drago._validation import check_flag, check_integer, check_number, check_option
+from drago.metric import Metric, make_metric, subsample
+from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
+from drago.solvers.blocks import NOTICEABLE, Blocks
+from drago.solvers.iterations import (
+    Iterations,
+    LaggedIterations,
+    LaggedSteps,
+    StepRule,
+    Steps,
+    SupportIterations,
+    UnregularisedSteps,
+)
+from drago.solvers.lbfgs import LBFGS
+from drago.solvers.newton import Newton
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# Blocks under block_size="auto"; between 8 and 100 little changes.
-_BLOCKS = 16
-# Step size under step_size="auto", in a metric and without one, before the safeguard adapts it.
-_STEP = 0.1
+# Blocks under block_size="auto".
+_BLOCKS = 8
+# Step size under step_size="auto", times M and the root of the weights' second moment; and times M
+# where the primal gradient is exact.
+_STEP = 1.2
+_EXACT_STEP = 0.8
+_LARGEST_STEP = 0.3
+# Share of the rows below which the exact primal gradient is worth its cost.
+_THIN = 0.4
 # The safeguard: by how much the estimated gap may grow over its best before the step is cut.
 _GROWTH = 10.0
-# And for how many epochs the certified gap may fail to halve.
-_PATIENCE = 40
+# And for how many half epochs the certified gap may fail to halve.
+_PATIENCE = 80
 _CUT = 0.3
-_LEAST_STEP = 1e-6
+_LEAST_CUT = 1e-5
+# Half epochs over which the pace is measured, and those to go beyond which another method finishes.
+_WINDOW = 10
+_FAR = 30
+# The tables are stale, so the gap they show is several times the true one.
+_OPTIMISM = 0.2
+# The theory's constants are safe, not sharp; without mu or nu "auto" takes them this much smaller.
+_SLACK = 100.0
 
 
 @dataclass(frozen=True)
@@ -54,47 +62,98 @@ class Drago:
 
     Parameters
     ----------
-    step_size : float or "auto"
-        The alpha of the paper, ``a_t / a_{t-1} = 1 + alpha``. "auto" starts at 0.1 and is cut when
-        the method does not converge.
+    step_size : float, "auto" or "theory"
+        The alpha of the paper, ``a_t / a_{t-1} = 1 + alpha``. "auto" starts at
+        ``min(1.2 / (M sqrt(sum q^2/p)), 0.3)`` with the first weights q (at ``0.8 / M`` with
+        primal="support"), and is cut when the method does not converge.
+        "theory" is the step of the paper's theorem with the constants of its lemmas::
+
+            1/4 min{ 1/(32 M), mu/(24 e L kappa_Q), sqrt(mu nu)/(36 e^2 M G) }
+
+        with L and G from `DROProblem.smoothness` and `DROProblem.lipschitz` (for the squared loss
+        G is taken over the level set of w = 0), and nu / kappa_Q in place of nu for KL. A number
+        and "theory" are taken as they are: no safeguard, no finish.
+    dual_step_size : float, optional
+        The alpha of the dual steps, where it shall differ.
     block_size : int, "auto" or "n/d"
-        Rows a block; "n/d" is the paper's.
+        Rows a block; "n/d" is the paper's, "auto" makes 8 blocks.
     metric : {"auto", "euclidean", "diagonal", "full"}
         The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
     start : {"stationary", "paper"}
         "stationary" runs the recursions as if from long ago, ``A_{t-1}/a_t = 1/alpha``, from the
         exact weights at the starting point; "paper" is ``A_0 = 0`` from the nominal weights.
+    tables : {"exact", "lagged"}
+        "exact" is the paper's Algorithm 1, "lagged" its Algorithm 2 (with start="paper"), whose
+        tables are a cycle older: for study.
+    primal : {"auto", "blocks", "support"}
+        The primal gradient: "blocks" estimates it from the tables and a random block, as in the
+        paper; "support" computes it from the rows that carry weight. "auto" is "support" where
+        these are few at the start, under step_size="auto".
+    progressive : bool
+        Whether large problems are first solved on a part of their rows, to start from there.
+    finish : {"auto", "newton", "lbfgs", "none"}
+        What takes over where thin tails make the method slow, under step_size="auto"; "auto" is
+        "newton" where its steps are affordable, otherwise "lbfgs" in the same metric.
+    n_threads : int, optional
+        Default: all cores, where a block has work for them. The result does not depend on it.
+
+    Notes
+    -----
+    With mu = 0 or nu = 0 the step sizes are those of the paper's appendix, from the same constants
+    ("theory") or from constants 100 times smaller ("auto"), and the mean of the iterates is a
+    candidate beside the last one.
     """
 
     step_size: float | str = "auto"
+    dual_step_size: float | None = None
     block_size: int | str = "auto"
     metric: str = "auto"
     start: str = "stationary"
+    tables: str = "exact"
+    primal: str = "auto"
+    progressive: bool = True
+    finish: str = "auto"
+    n_threads: int | None = None
     name = "drago"
 
     def __post_init__(self) -> None:
-        if self.step_size != "auto":
-            check_number("step_size", self.step_size, low=0, open_low=True)
-        if not isinstance(self.block_size, str):
-            check_integer("block_size", self.block_size, low=1)
+        if isinstance(self.step_size, str):
+            check_option("step_size", self.step_size, ("auto", "theory"))
         else:
+            step = check_number("step_size", self.step_size, low=0, open_low=True)
+            object.__setattr__(self, "step_size", step)
+        if self.dual_step_size is not None:
+            check_number("dual_step_size", self.dual_step_size, low=0, open_low=True)
+        if isinstance(self.block_size, str):
             check_option("block_size", self.block_size, ("auto", "n/d"))
+        else:
+            check_integer("block_size", self.block_size, low=1)
         check_option("metric", self.metric, ("auto", "euclidean", "diagonal", "full"))
         check_option("start", self.start, ("stationary", "paper"))
+        check_option("tables", self.tables, ("exact", "lagged"))
+        check_option("primal", self.primal, ("auto", "blocks", "support"))
+        check_flag("progressive", self.progressive)
+        check_option("finish", self.finish, ("auto", "newton", "lbfgs", "none"))
+        if self.n_threads is not None:
+            check_integer("n_threads", self.n_threads, low=1)
+        if self.tables == "lagged" and (self.start != "paper" or self.step_size == "auto"):
+            raise ValueError(
+                "tables='lagged' is the paper's Algorithm 2: it takes start='paper' and a number "
+                "or 'theory' for step_size."
+            )
+        if self.start == "paper" and self.progressive:
+            object.__setattr__(self, "progressive", False)
 
     def check(self, problem: DROProblem) -> None:
-        if problem.mu == 0 or (problem.nu == 0 and problem.kappa_q > 1):
-            raise ValueError(
-                "solver 'drago' needs l2_reg > 0 and shift_cost > 0, but they are "
-                f"{problem.mu:g} and {problem.nu:g}; use solver='lbfgs'."
-            )
         if problem.fit_intercept and self.start == "paper":
             raise ValueError("solver 'drago' fits an intercept only with start='stationary'.")
-        whole = problem.constraint.bounds((problem.n_features, problem.n_outputs))
-        free = whole is not None and not np.isfinite(np.concatenate(whole)).any()
-        if not free and self.metric != "euclidean":
+        if not _unregularised(problem):
+            return
+        if self.start == "paper" or not isinstance(self.step_size, str):
             raise ValueError(
-                f"solver 'drago' handles {problem.constraint!r} with metric='euclidean' only."
+                f"with l2_reg={problem.mu:g} and shift_cost={problem.nu:g}, solver 'drago' takes "
+                "start='stationary' and step_size='auto' or 'theory' (the variant of the paper's "
+                "appendix, where the step sizes follow from the constants)."
             )
 
     def n_blocks(self, problem: DROProblem) -> int:
@@ -107,290 +166,225 @@ class Drago:
         return -(-n // min(int(self.block_size), n))
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        step = _STEP if self.step_size == "auto" else float(self.step_size)
-        rng = np.random.default_rng(loop.random_state)
-        mean = None
+        blocks = Blocks(problem, self.n_blocks(problem), self.n_threads)
+        try:
+            return _Run(self, problem, loop, blocks).run()
+        finally:
+            blocks.close()
+
+
+def _unregularised(problem: DROProblem) -> bool:
+    return problem.mu == 0 or (problem.nu == 0 and problem.kappa_q > 1)
+
+
+class _Run:
+    """One solve: the iterations and the judgement on their step size."""
+
+    def __init__(self, settings: Drago, problem: DROProblem, loop: Loop, blocks: Blocks) -> None:
+        self.settings, self.problem, self.loop, self.blocks = settings, problem, loop, blocks
+        self.rng = np.random.default_rng(loop.random_state)
+        self.mean = None
         if problem.fit_intercept:
-            mean = problem.weighted_rows(problem.p[:, None])[:, 0]
-        metric = make_metric(problem, self.metric, mean)
-        blocks = Blocks(problem, self.n_blocks(problem))
-        w, b = loop.start
-        run = Iterations(problem, blocks, metric, mean, self.start, step, w, b)
-        watch = _Watch()
+            self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+        self.metric = make_metric(problem, settings.metric, self.mean)
+        self.auto = settings.step_size == "auto"
+        self.cut = 1.0
+        start = problem.evaluate(*loop.start)
+        self.state = self._begin(start, loop.start_weights)
+        loop.observe(replace(self._iterate(), evaluation=start))
+        self.watch = _Watch(np.inf)
+
+    def _begin(self, start: Evaluation, q: Vector | None = None) -> Iterations:
+        settings = self.settings
+        kind: type[Iterations] = LaggedIterations if settings.tables == "lagged" else Iterations
+        if self._support_is_thin(start):
+            kind = SupportIterations
+        weights: Vector | str = "exact" if q is None else q
+        if settings.start == "paper":
+            weights = "nominal"
+        state = kind(self.problem, self.blocks, self.metric, self.mean, start, weights)
+        state.steps = self._steps(state, start)
+        return state
+
+    def _support_is_thin(self, start: Evaluation) -> bool:
+        settings, problem = self.settings, self.problem
+        if settings.primal != "auto" or not self.auto or _unregularised(problem):
+            return settings.primal == "support"
+        q = self.loop.oracle.weights(start.losses, problem.nu)
+        return bool(np.count_nonzero(q > NOTICEABLE / q.size) < _THIN * q.size)
+
+    def _steps(self, state: Iterations, start: Evaluation) -> StepRule:
+        settings, problem, m = self.settings, self.problem, self.blocks.count
+        if _unregularised(problem):
+            smooth, lipschitz = _constants_in(self.metric, problem, start, self.mean)
+            slack = self.cut * _SLACK if self.auto else 1.0
+            return UnregularisedSteps(
+                m,
+                problem.mu if settings.metric == "euclidean" else 0.0,
+                12.0 * np.e * problem.kappa_q * smooth / slack,
+                32.0 * lipschitz / slack,
+            )
+        if settings.step_size == "auto":
+            # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
+            moment = float(np.dot(state.q, state.q / state.p))
+            largest = _STEP / (m * np.sqrt(moment))
+            if isinstance(state, SupportIterations):
+                largest = _EXACT_STEP / m
+            alpha = self.cut * min(largest, _LARGEST_STEP)
+        elif settings.step_size == "theory":
+            alpha = theory_step(problem, m)
+        else:
+            alpha = float(settings.step_size)
+        if settings.tables == "lagged":
+            return LaggedSteps(alpha)
+        dual = alpha if settings.dual_step_size is None else settings.dual_step_size
+        return Steps(alpha, dual, settings.start == "stationary")
+
+    def run(self) -> str:
         while True:
-            for i, j in rng.integers(0, blocks.count, size=(blocks.count, 2)):
-                run.step(int(i), int(j))
-            estimate = run.gap_estimate()
-            sound = bool(np.isfinite(estimate) and np.isfinite(run.w).all())
-            if sound and not watch.diverges(estimate):
-                loop.observe(run.iterate(estimate, milestone=watch.suspicious))
-                if not watch.stalls(loop.certified_gap):
+            self._half_epoch()
+            iterate = self._iterate()
+            sound = bool(np.isfinite(iterate.gap_estimate) and np.isfinite(iterate.w).all())
+            if not self.auto:
+                if not sound:
+                    return f"step_size={self.settings.step_size} is too large: the iterates diverge"
+                self._observe(iterate)
+                continue
+            if sound and not self.watch.diverges(iterate):
+                self._observe(iterate)
+                if self._is_slow():
+                    return self._finish()
+                if not self.watch.stalls(self.loop.certified_gap):
                     continue
-            if self.step_size != "auto":
-                return f"step_size={step:g} is too large: the iterates do not converge"
-            step *= _CUT
-            if step < _LEAST_STEP:
+            self._judge_the_best(iterate)
+            if self.settings.finish != "none" and self.cut < 1.0:
+                return self._finish()
+            self.cut *= _CUT
+            if self.cut < _LEAST_CUT:
                 return "no step size made further progress"
-            w, b = loop.best_point()
-            spent = run
-            run = Iterations(problem, blocks, metric, mean, self.start, step, w, b)
-            run.continue_count(spent)
-            watch = _Watch(loop.certified_gap)
+            spent = self.state
+            self.state = self._begin(self.problem.evaluate(*self.loop.best_point()))
+            self.state.continue_count(spent)
+            self.watch = _Watch(self.loop.certified_gap)
+
+    def _iterate(self) -> Iterate:
+        iterate = self.state.iterate()
+        return replace(iterate, gap_estimate=_OPTIMISM * iterate.gap_estimate)
+
+    def _half_epoch(self) -> None:
+        count = self.blocks.count
+        for i, j in self.rng.integers(0, count, size=((count + 1) // 2, 2)).tolist():
+            self.state.step(i, j)
+
+    def _observe(self, iterate: Iterate) -> None:
+        self.loop.observe(replace(iterate, milestone=self.watch.suspicious))
+        if isinstance(self.state.steps, UnregularisedSteps) and self.watch.rounds % _WINDOW == 0:
+            w, b = self.state.average()
+            self.loop.observe(
+                replace(iterate, w=w, b=b, q=None, gap_estimate=np.inf, milestone=True)
+            )
+
+    def _judge_the_best(self, now: Iterate) -> None:
+        """Have the best point since the last start judged, so that it is where to go on from."""
+        if self.watch.best is not None:
+            self.loop.observe(
+                replace(
+                    self.watch.best,
+                    n_iter=now.n_iter,
+                    n_passes=now.n_passes,
+                    n_oracle_calls=now.n_oracle_calls,
+                    milestone=True,
+                )
+            )
+
+    def _is_slow(self) -> bool:
+        """Whether another method had better finish; the certificate has a say in it."""
+        if self.settings.finish == "none":
+            return False
+        if self.watch.rounds_to(self.loop.estimate_wanted) <= _FAR:
+            return False
+        assert self.watch.last is not None
+        self._judge_the_best(self.watch.last)
+        return self.watch.rounds_to(self.loop.estimate_wanted) > _FAR
+
+    def _finish(self) -> str:
+        finish = self.settings.finish
+        if finish == "auto":
+            finish = "newton" if Newton.is_affordable(self.problem) else "lbfgs"
+        if finish == "newton":
+            return self.loop.hand_over(Newton())
+        metric = "auto" if self.settings.metric == "euclidean" else self.settings.metric
+        return self.loop.hand_over(LBFGS(metric=metric))
 
 
 class _Watch:
-    """Tells divergence by the free estimate of the gap, stalling by the certified one."""
+    """Tells divergence and the pace by the free estimate of the gap, stalling by the certified."""
 
-    def __init__(self, certified: float = np.inf) -> None:
-        self.estimate, self.certified, self.epochs = np.inf, certified, 0
+    def __init__(self, certified: float) -> None:
+        self.estimates: list[float] = []
+        self.certified, self.stale = certified, 0
+        self.best: Iterate | None = None
+        self.last: Iterate | None = None
+
+    @property
+    def rounds(self) -> int:
+        return len(self.estimates)
 
     @property
     def suspicious(self) -> bool:
         """Whether it is time to ask for a certificate."""
-        return self.epochs >= _PATIENCE
+        return self.stale >= _PATIENCE
 
-    def diverges(self, estimate: float) -> bool:
-        self.estimate = min(self.estimate, estimate)
-        return estimate > _GROWTH * self.estimate
+    def diverges(self, iterate: Iterate) -> bool:
+        self.last = iterate
+        self.estimates.append(max(iterate.gap_estimate, 1e-300))
+        if self.best is None or iterate.gap_estimate < self.best.gap_estimate:
+            self.best = iterate
+        return self.estimates[-1] > _GROWTH * min(self.estimates)
 
     def stalls(self, certified: float) -> bool:
         if certified <= 0.5 * self.certified and np.isfinite(certified):
-            self.certified, self.epochs = certified, 0
+            self.certified, self.stale = certified, 0
             return False
-        self.epochs += 1
-        return self.epochs > _PATIENCE
+        self.stale += 1
+        return self.stale > _PATIENCE
+
+    def rounds_to(self, wanted: float) -> float:
+        """Half epochs until the estimate is `wanted`, at the recent pace; 0 if not yet known."""
+        if self.rounds <= _WINDOW:
+            return 0.0
+        now, then = self.estimates[-1], self.estimates[-1 - _WINDOW]
+        if now <= wanted:
+            return 0.0
+        pace = np.log(then / now) / _WINDOW
+        return float(np.log(now / max(wanted, 1e-300)) / pace) if pace > 0 else np.inf
 
 
-class Blocks:
-    """Rows dealt out to blocks, and products with one block.
-
-    Parameters
-    ----------
-    problem : DROProblem
-    count : int
-        The number M of blocks; block k holds the rows k, k + M, k + 2M, ...
-    """
-
-    def __init__(self, problem: DROProblem, count: int) -> None:
-        self.problem, self.count = problem, count
-        n = problem.n_samples
-        sizes = [len(range(k, n, count)) for k in range(count)]
-        self.order = np.concatenate([np.arange(k, n, count) for k in range(count)])
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        self.slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
-        self.y = np.ascontiguousarray(problem.y[self.order])
-        X = problem.X
-        if not problem.is_sparse and X.dtype != np.float64:
-            self._rows = [None] * count
-        elif not problem.is_sparse:
-            self._rows = [X[k::count] for k in range(count)]
-
-    def predict(self, k: int, w: Matrix, b: Vector) -> Matrix:
-        """Raw predictions of block `k`."""
-        X, size = self.problem.X, self.slices[k].stop - self.slices[k].start
-        if self.problem.is_sparse:
-            from drago.kernels.drago import csr_predict
-
-            raw = np.empty((size, w.shape[1]))
-            csr_predict(X.data, X.indices, X.indptr, k, self.count, w, raw)
-        elif w.shape[1] == 1:
-            raw = (self._block(k) @ w[:, 0])[:, None]
-        else:
-            raw = self._block(k) @ w
-        raw += b
-        return raw
-
-    def accumulate(self, k: int, weights: Matrix) -> Matrix:
-        """``X_k' weights``."""
-        X = self.problem.X
-        if self.problem.is_sparse:
-            from drago.kernels.drago import csr_accumulate
-
-            out = np.zeros((X.shape[1], weights.shape[1]))
-            csr_accumulate(X.data, X.indices, X.indptr, k, self.count, weights, out)
-            return out
-        if weights.shape[1] == 1:
-            return (self._block(k).T @ weights[:, 0])[:, None]
-        return self._block(k).T @ weights
-
-    def evaluate(self, k: int, w: Matrix, b: Vector) -> tuple[Vector, Matrix]:
-        """Losses and slopes of block `k`."""
-        return self.problem.loss.evaluate(self.y[self.slices[k]], self.predict(k, w, b))
-
-    def _block(self, k: int) -> Any:
-        rows = self._rows[k]
-        if rows is None:
-            return self.problem.X[k :: self.count].astype(np.float64)
-        return rows
+def theory_step(problem: DROProblem, m: int) -> float:
+    """The step size of the paper's theorem, with the constants of its lemmas."""
+    nu = problem.nu / (problem.kappa_q if problem.divergence.name == "kl" else 1.0)
+    tiny = np.finfo(float).tiny
+    return 0.25 * min(
+        1.0 / (32.0 * m),
+        problem.mu / (24.0 * np.e * max(problem.smoothness * problem.kappa_q, tiny)),
+        np.sqrt(problem.mu * nu) / (36.0 * np.e**2 * m * max(problem.lipschitz, tiny)),
+    )
 
 
-class Iterations:
-    """The state of DRAGO and its iteration.
-
-    Coordinates of ``w`` are the standard ones; the intercept is kept as ``shifted = b + mean'w``
-    for features centred by their mean, so that the two do not interfere.
-    """
-
-    def __init__(
-        self,
-        problem: DROProblem,
-        blocks: Blocks,
-        metric: Metric,
-        mean: Vector | None,
-        start: str,
-        step_size: float,
-        w: Matrix,
-        b: Vector,
-    ) -> None:
-        self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
-        self.stationary, self.alpha = start == "stationary", step_size
-        self.p = np.ascontiguousarray(problem.p[blocks.order])
-        groups = None if problem.groups is None else problem.groups[blocks.order]
-        self.oracle = problem.uncertainty.oracle(self.p, problem.divergence, groups)
-        self.t, self.n_calls, self.visits = 0, 0, 0
-        self.w, self.b = w.copy(), b.copy()
-        self._ring = np.repeat(self._packed()[None], blocks.count, axis=0)
-        self._ring_sum = self._ring.sum(axis=0)
-        self._fill_tables()
-        self._last_k, self._last_j = -1, -1
-
-    def _fill_tables(self) -> None:
-        """One pass: losses, slopes, weights and their aggregate at the starting point."""
-        problem, blocks = self.problem, self.blocks
-        n, k = problem.n_samples, problem.n_outputs
-        # The slopes and weights of the tables are only ever needed as their product qhat s.
-        self.loss_table, self.product = np.empty(n), np.empty((n, k))
-        for block, rows in enumerate(blocks.slices):
-            self.loss_table[rows], self.product[rows] = blocks.evaluate(block, self.w, self.b)
-        if self.stationary:
-            self.q, self.mirror = self.oracle.step(self.loss_table, problem.nu, 0.0, np.zeros(n))
-        else:
-            self.q = self.p.copy()
-            self.mirror = problem.divergence.mirror(self.q, self.p)
-        self.product *= self.q[:, None]
-        self.old_product = np.zeros((0, k))
-        self.aggregate = np.zeros((problem.n_features, k))
-        for block, rows in enumerate(blocks.slices):
-            self.aggregate += blocks.accumulate(block, self.product[rows])
-        self.aggregate_b = self.product.sum(axis=0)
-        self.n_calls += n
-        self.visits += n
-
-    def _constants(self) -> tuple[float, float, float]:
-        """``a_{t-1}/a_t``, ``A_{t-1}/a_t`` and ``c_{t-1}/a_t`` of this iteration."""
-        alpha, m = self.alpha, self.blocks.count
-        c = 0.0 if m == 1 else 1.0 / (16.0 * alpha * (1.0 + alpha) * (m - 1) ** 2)
-        if self.stationary:
-            return 1.0 / (1.0 + alpha), 1.0 / alpha, c
-        if self.t == 1:
-            return 0.0, 0.0, 0.0
-        return 1.0 / (1.0 + alpha), -np.expm1((1 - self.t) * np.log1p(alpha)) / alpha, c
-
-    def _packed(self) -> Matrix:
-        """``w`` and, below it, the shifted intercept."""
-        if self.mean is None:
-            return self.w
-        return np.vstack([self.w, self.b + self.mean @ self.w])
-
-    def step(self, i: int, j: int) -> None:
-        """One iteration with the blocks I = `i` and J = `j`."""
-        self.t += 1
-        problem, blocks, m = self.problem, self.blocks, self.blocks.count
-        ratio, beta, c = self._constants()
-        # Primal: the table before the last overwrite is today's but for that block.
-        rows = blocks.slices[i]
-        if i == self._last_k:
-            fresh, old = self.product[rows], self.old_product
-        else:
-            _, slopes = blocks.evaluate(i, self.w, self.b)
-            fresh, old = self.q[rows][:, None] * slopes, self.product[rows]
-            self.n_calls += 0 if i == self._last_j else rows.stop - rows.start
-        self.visits += rows.stop - rows.start
-        change = (ratio * m) * (fresh - old)
-        self._move(self.aggregate + blocks.accumulate(i, change), change.sum(axis=0), beta, c)
-        # Table of losses on block K, and its new slopes.
-        k = self.t % m
-        rows_k = blocks.slices[k]
-        losses, slopes = blocks.evaluate(k, self.w, self.b)
-        old_losses = self.loss_table[rows_k].copy()
-        self.loss_table[rows_k] = losses
-        self.n_calls += rows_k.stop - rows_k.start
-        # Dual.
-        rows_j = blocks.slices[j]
-        dual_grad = self.loss_table.copy()
-        if j == k:
-            dual_grad[rows_j] += (ratio * m) * (losses - old_losses)
-        else:
-            losses_j, _ = blocks.evaluate(j, self.w, self.b)
-            dual_grad[rows_j] += (ratio * m) * (losses_j - self.loss_table[rows_j])
-            self.n_calls += rows_j.stop - rows_j.start
-        self.q, self.mirror = self.oracle.step(
-            dual_grad, problem.nu, beta * problem.nu, self.mirror
-        )
-        # Tables of weights and slopes on block K, and the aggregate.
-        self.old_product = self.product[rows_k].copy()
-        self.product[rows_k] = self.q[rows_k][:, None] * slopes
-        difference = self.product[rows_k] - self.old_product
-        self.aggregate += blocks.accumulate(k, difference)
-        self.aggregate_b += difference.sum(axis=0)
-        self.visits += (rows_k.stop - rows_k.start) + (rows_j.stop - rows_j.start)
-        self._last_k, self._last_j = k, j
-
-    def _move(self, grad: Matrix, change_b: Vector, beta: float, c: float) -> None:
-        """The primal step: a proximal step in the metric from a mean of past points."""
-        m, mu, h = self.blocks.count, self.problem.mu, self.metric.eigenvalues[:, None]
-        here = self._packed()
-        past = (beta - (m - 1) * c) * here + c * (self._ring_sum - here)
-        d = self.problem.n_features
-        grad_b = self.aggregate_b + change_b
-        if self.mean is not None:
-            grad = grad - np.outer(self.mean, grad_b)
-        rotated = self.metric.rotate(np.concatenate([past[:d], grad], axis=1))
-        k = self.w.shape[1]
-        moved = (h * rotated[:, :k] - rotated[:, k:]) / (mu + beta * h)
-        self.w = self.problem.constraint.project(self.metric.back(moved))
-        if self.mean is not None:
-            shifted = (past[d] - grad_b / self.metric.intercept) / beta
-            self.b = shifted - self.mean @ self.w
-        place = self.t % m
-        packed = self._packed()
-        self._ring_sum += packed - self._ring[place]
-        self._ring[place] = packed
-
-    def gap_estimate(self) -> float:
-        """The gap as the tables see it; no visit to the data."""
-        problem = self.problem
-        exact = self.oracle.weights(self.loss_table, problem.nu)
-        value = [
-            float(np.dot(q, self.loss_table)) - problem.nu * problem.divergence.value(q, self.p)
-            for q in (exact, self.q)
-        ]
-        grad = self.aggregate + problem.mu * self.w
-        if self.mean is not None:
-            grad = grad - np.outer(self.mean, self.aggregate_b)
-        rotated = self.metric.rotate(grad)
-        inner = 0.5 * float((rotated**2 / self.metric.eigenvalues[:, None]).sum())
-        if self.mean is not None:
-            inner += 0.5 * float((self.aggregate_b**2).sum()) / self.metric.intercept
-        return max(value[0] - value[1], 0.0) + inner
-
-    def iterate(self, estimate: float, milestone: bool = False) -> Iterate:
-        """Where the method stands, with rows in the problem's order."""
-        q = np.empty_like(self.q)
-        q[self.blocks.order] = self.q
-        return Iterate(
-            w=self.w,
-            b=self.b,
-            n_iter=self.t,
-            n_passes=self.visits / self.problem.n_samples,
-            n_oracle_calls=self.n_calls,
-            q=q,
-            gap_estimate=estimate,
-            milestone=milestone,
-        )
-
-    def continue_count(self, before: Iterations) -> None:
-        """Carry the counts of an abandoned run on."""
-        self.t += before.t
-        self.visits += before.visits
-        self.n_calls += before.n_calls
+def _constants_in(
+    metric: Metric, problem: DROProblem, start: Evaluation, mean: Vector | None
+) -> tuple[float, float]:
+    """L and G in the norm of the metric, from a subsample; G at the start where it is not known."""
+    index = subsample(problem, 2000)
+    rows = problem.rows(index)
+    if mean is not None:
+        rows = rows - mean
+    square = (metric.rotate(rows.T) ** 2 / metric.eigenvalues[:, None]).sum(axis=0)
+    square += float(problem.fit_intercept) / metric.intercept
+    curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
+    slopes = np.linalg.norm(start.dlosses[index], axis=1)
+    if np.isfinite(problem.loss.lipschitz):
+        slopes = np.full(index.size, problem.loss.lipschitz)
+    tiny = np.finfo(float).tiny
+    smooth = curvature * float(square.max())
+    return max(smooth, tiny), max(float((slopes * np.sqrt(square)).max()), tiny)

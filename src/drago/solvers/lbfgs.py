@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_integer
+from drago._validation import check_flag, check_integer, check_option
+from drago.metric import Metric, make_metric
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
 
@@ -29,23 +30,37 @@ class LBFGS:
     ----------
     memory : int
         Pairs of steps and gradient changes that are kept.
+    metric : {"euclidean", "auto", "diagonal", "full"}
+        The norm in which it moves (`drago.metric`).
+    progressive : bool
+        Whether large problems are first solved on a part of their rows, to start from there.
     """
 
     memory: int = 20
+    metric: str = "euclidean"
+    progressive: bool = False
     name = "lbfgs"
 
     def __post_init__(self) -> None:
         check_integer("memory", self.memory, low=1)
+        check_option("metric", self.metric, ("auto", "euclidean", "diagonal", "full"))
+        check_flag("progressive", self.progressive)
 
     def check(self, problem: DROProblem) -> None:
-        if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
+        box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
+        if box is None:
             raise ValueError(
                 f"solver 'lbfgs' takes a Box, NonNegative or no constraint, but the problem has "
                 f"{problem.constraint!r}."
             )
+        if self.metric == "full" and np.isfinite(np.concatenate(box)).any():
+            raise ValueError(
+                f"solver 'lbfgs' handles {problem.constraint!r} with metric='diagonal' or "
+                "'euclidean', where it is still a box."
+            )
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        run = _Run(problem, loop, self.memory)
+        run = _Run(problem, loop, self)
         if problem.nu > 0 or problem.kappa_q <= 1:
             return run.minimise(problem.nu, 0.0)
         why = ""
@@ -71,11 +86,12 @@ class _Run:
     """One run: the point in scipy's flat form, and the count of what it cost.
 
     Features are centred by their weighted mean when an intercept is fitted: the unknowns are
-    ``w`` and ``b + xbar'w``, whose directions do not interfere.
+    ``w`` and ``b + xbar'w``, whose directions do not interfere. In a metric the unknowns are the
+    coordinates of ``w`` in its basis, each divided by its scale.
     """
 
-    def __init__(self, problem: DROProblem, loop: Loop, memory: int) -> None:
-        self.problem, self.loop, self.memory = problem, loop, memory
+    def __init__(self, problem: DROProblem, loop: Loop, settings: LBFGS) -> None:
+        self.problem, self.loop, self.memory = problem, loop, settings.memory
         self.shape = (problem.n_features, problem.n_outputs)
         self.oracle = problem.dual_oracle()
         self.n_iter, self.n_calls = 0, 0
@@ -85,15 +101,24 @@ class _Run:
         if problem.fit_intercept:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
             self.passes = 1.0
+        self.metric: Metric | None = None
+        if settings.metric != "euclidean":
+            centre = self.mean if problem.fit_intercept else None
+            self.metric = make_metric(problem, settings.metric, centre)
+            self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
         w, b = loop.start
         shifted = b + self.mean @ w
+        if self.metric is not None:
+            w = self.metric.rotate(w) / self.scale
         self.x = np.concatenate([w.reshape(-1), shifted if problem.fit_intercept else []])
 
     def _unpack(self, x: Vector) -> tuple[Matrix, Vector]:
         w = x[: self.shape[0] * self.shape[1]].reshape(self.shape)
+        if self.metric is not None:
+            w = self.metric.back(self.scale * w)
         if not self.problem.fit_intercept:
             return w, np.zeros(self.shape[1])
-        return w, x[w.size :] - self.mean @ w
+        return w, x[self.shape[0] * self.shape[1] :] - self.mean @ w
 
     def minimise(self, nu: float, accuracy: float) -> str:
         """Minimise P with the shift cost `nu`, roughly to `accuracy`; returns scipy's reason."""
@@ -102,6 +127,8 @@ class _Run:
         problem = self.problem
         box = problem.constraint.bounds(self.shape)
         assert box is not None
+        if self.metric is not None:  # a diagonal one, where the bounds are finite
+            box = box[0] / self.scale, box[1] / self.scale
         low, high = (
             np.append(side.reshape(-1), np.full(self.x.size - side.size, inf))
             for side, inf in zip(box, (-np.inf, np.inf))
@@ -168,9 +195,21 @@ class _Run:
         total = weighted.sum(axis=0)
         slope = problem.weighted_rows(weighted) + problem.mu * w
         if problem.fit_intercept:
-            slope = np.append(slope - np.outer(self.mean, total), total)
-        slope = slope.reshape(-1)
-        return _Trial(value, slope, ev, q, _estimate(problem, x, slope, low, high))
+            slope -= np.outer(self.mean, total)
+        if self.metric is not None:
+            slope = self.scale * self.metric.rotate(slope)
+        slope = np.append(slope, total) if problem.fit_intercept else slope.reshape(-1)
+        return _Trial(value, slope, ev, q, self._estimate(x, slope, low, high))
+
+    def _estimate(self, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
+        """``||grad P||^2 / (2 mu)``, or half its square in the metric, where it may move."""
+        held = ((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0))
+        size = float(np.linalg.norm(slope[~held]))
+        if self.metric is not None:
+            return 0.5 * size**2
+        if self.problem.mu > 0:
+            return size**2 / (2.0 * self.problem.mu)
+        return size * (1.0 + float(np.linalg.norm(x)))
 
     def end_stage(self) -> None:
         """Have the last point of a smoothed problem certified for the problem itself."""
@@ -189,15 +228,7 @@ class _Run:
                 evaluation=trial.evaluation,
                 q=trial.q if self.problem.nu == 0 else None,
                 gap_estimate=trial.estimate,
+                primal_estimate=trial.value,
                 milestone=milestone,
             )
         )
-
-
-def _estimate(problem: DROProblem, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
-    """``||grad P||^2 / (2 mu)`` over the coordinates that may move."""
-    held = ((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0))
-    size = float(np.linalg.norm(slope[~held]))
-    if problem.mu > 0:
-        return size**2 / (2.0 * problem.mu)
-    return size * (1.0 + float(np.linalg.norm(x)))

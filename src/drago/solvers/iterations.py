@@ -1,0 +1,417 @@
+"""DRAGO's iteration: Algorithm 1 of Mehta, Diakonikolas and Harchaoui (2024).
+
+For t = 1, 2, ..., with blocks I, J drawn at random and K visited in turn::
+
+    v^P = ghat' qhat + (a_{t-1}/a_t) M sum_{i in I} (q_i grad l_i(w_{t-1}) - qhat_i ghat_i)
+    w_t = argmin <v^P, w> + (mu/2)||w||^2 + (C/a_t)(1/2)||w - w_{t-1}||_H^2
+                 + (c/a_t)(1/2) sum_{s=t-M}^{t-2} ||w - w_s||_H^2
+    tables lhat, ghat <- values at w_t on block K
+    v^D = lhat + (a_{t-1}/a_t) M sum_{j in J} (l_j(w_t) - lhat_j) e_j
+    q_t = argmax <v^D, q> - nu D(q || p) - (A_{t-1}/a_t) nu Bregman_D(q, q_{t-1})
+    table qhat <- q_t on block K
+
+where the tables inside the sums are those of the iteration before. Three facts keep it lean. With
+linear predictors ``grad l_i = x_i s_i``, so the tables qhat and ghat are one, of ``qhat s``: a
+number a row and output. The older tables equal today's except on the one block that was just
+overwritten. And the sum over that block of what changed is what the aggregate ``ghat' qhat``
+changed by, so the data need not be visited for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.metric import Metric
+from drago.problem import DROProblem, Evaluation
+from drago.solvers.base import Iterate
+from drago.solvers.blocks import Blocks
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+# a_{t-1}/a_t; the weights of the proximal terms: last point, each older point, dual weights.
+Weights = tuple[float, float, float, float]
+StepRule = Callable[[int, int, float], Weights]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The sequences a_t, A_t, c_t of Algorithm 1.
+
+    Parameters
+    ----------
+    alpha, dual_alpha : float
+        ``a_t / a_{t-1} = 1 + alpha`` in the primal and in the dual proximal terms; one number in
+        the paper.
+    stationary : bool
+        Whether the sequences run as if from long ago, ``A_{t-1}/a_t = 1/alpha``; the paper starts
+        from ``A_0 = 0``.
+    """
+
+    alpha: float
+    dual_alpha: float
+    stationary: bool
+
+    def __call__(self, t: int, m: int, nu: float) -> Weights:
+        if t == 1 and not self.stationary:
+            return 0.0, 0.0, 0.0, 0.0
+        alpha, dual_alpha = self.alpha, self.dual_alpha
+        c = 0.0 if m == 1 else 1.0 / (16.0 * alpha * (1.0 + alpha) * (m - 1) ** 2)
+        primal, dual = 1.0 / alpha, 1.0 / dual_alpha
+        if not self.stationary:
+            primal *= -np.expm1((1 - t) * np.log1p(alpha))
+            dual *= -np.expm1((1 - t) * np.log1p(dual_alpha))
+        return 1.0 / (1.0 + min(alpha, dual_alpha)), primal - (m - 1) * c, c, dual * nu
+
+
+class UnregularisedSteps:
+    """The sequences of the paper's appendix, for mu = 0 or nu = 0.
+
+    ``a_t = min{ near/smooth, (1 + 1/M) a_{t-1}, sqrt(dual min(near, far))/(M lipschitz) }`` where
+    ``near = C mu + 1``, ``far = c mu + 1``, ``dual = A nu + nu_1`` are the weights of the proximal
+    terms, ``c_t = a_t / (5 (M-1))`` and ``C = A - (M-1) c``, which the telescoping sums need.
+    ``nu_1 = (M lipschitz/smooth)^2`` makes the first and the last bound equal at the start. The
+    paper's constants are ``smooth = 12 e kappa_Q L`` and ``lipschitz = 32 G``.
+    """
+
+    def __init__(self, m: int, mu: float, smooth: float, lipschitz: float) -> None:
+        self.mu, self.smooth, self.lipschitz = mu, smooth, lipschitz
+        self.nu_1 = (m * lipschitz / smooth) ** 2
+        self.a = self.total = self.c = 0.0
+
+    def __call__(self, t: int, m: int, nu: float) -> Weights:
+        before = self.a
+        near = 1.0 + (self.total - (m - 1) * self.c) * self.mu
+        far = 1.0 + self.c * self.mu
+        dual = self.nu_1 + self.total * nu
+        a = min(near / self.smooth, np.sqrt(dual * min(near, far)) / (m * self.lipschitz))
+        if t > 1:
+            a = min(a, (1.0 + 1.0 / m) * before)
+        self.a, self.total, self.c = a, self.total + a, a / (5.0 * max(m - 1, 1))
+        return before / a, near / a, 0.0 if m == 1 else far / a, dual / a
+
+
+class Iterations:
+    """The state of DRAGO and its iteration.
+
+    Coordinates of ``w`` are the standard ones; the intercept is kept as ``shifted = b + mean'w``
+    for features centred by their mean, so that the two do not interfere.
+
+    Parameters
+    ----------
+    problem : DROProblem
+    blocks : Blocks
+    metric : Metric
+    mean : array of shape (n_features,) or None
+        Mean of the features, where an intercept is fitted.
+    start : Evaluation
+        Where to start, and the losses there.
+    q : array of shape (n,) or "exact" or "nominal"
+        The weights to start with, in the problem's order; "exact" are those at the start.
+
+    Attributes
+    ----------
+    steps : callable
+        ``(t, M, nu) -> Weights``; may be replaced before the first step.
+    """
+
+    def __init__(
+        self,
+        problem: DROProblem,
+        blocks: Blocks,
+        metric: Metric,
+        mean: Vector | None,
+        start: Evaluation,
+        q: Vector | str = "exact",
+    ) -> None:
+        self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
+        self.steps: StepRule = Steps(0.1, 0.1, True)
+        uniform = problem.p.min() == problem.p.max()
+        self.p = problem.p if uniform else blocks.gather(problem.p)
+        groups = None if problem.groups is None else blocks.gather(problem.groups)
+        # Each starts its search where its last one ended, so there is one for each purpose.
+        self.oracle, self._estimator = (
+            problem.uncertainty.oracle(self.p, problem.divergence, groups) for _ in range(2)
+        )
+        self.t, self.n_calls, self.visits = 0, 0, 0
+        self._offset = 0  # iterations of abandoned runs
+        self.w, self.b = start.w.copy(), start.b.copy()
+        self._mean_w, self._mean_b = self.w, self.b
+        self._ring = np.repeat(self._packed()[None], blocks.count, axis=0)
+        self._ring_sum = self._ring.sum(axis=0)
+        largest = max(rows.stop - rows.start for rows in blocks.slices)
+        self._u = np.empty(problem.n_samples)
+        self._losses = np.empty((2, largest))
+        self._slopes = np.empty((2, largest, problem.n_outputs))
+        self._fill_tables(start, q)
+        self._last_k, self._last_j = -1, -1
+        self._last_change = np.zeros_like(self.aggregate)
+        self._last_change_b = np.zeros_like(self.aggregate_b)
+
+    def _fill_tables(self, start: Evaluation, q: Vector | str) -> None:
+        """Losses, slopes, weights and their aggregate at the starting point."""
+        problem, blocks = self.problem, self.blocks
+        n = problem.n_samples
+        # The slopes and weights of the tables are only ever needed as their product qhat s.
+        self.loss_table, self.product = blocks.gather(start.losses), blocks.gather(start.dlosses)
+        self.q, self.mirror = np.empty(n), np.empty(n)
+        if isinstance(q, str) and q == "exact":
+            self.oracle.solve_into(self.loss_table, problem.nu, self.q, self.mirror)
+            if problem.nu == 0 and problem.divergence.name == "kl":
+                # A vertex has no mirror coordinate to start from.
+                q = 0.5 * (self.q + self.p)
+                self.q[:] = q
+        else:
+            self.q[:] = self.p if isinstance(q, str) else blocks.gather(q)
+        if not (isinstance(q, str) and q == "exact"):
+            problem.divergence.mirror(self.q, self.p, out=self.mirror)
+        self._fill_aggregate()
+        self.n_calls += n
+        self.visits += n
+
+    def _fill_aggregate(self) -> None:
+        self.product *= self.q[:, None]
+        self.aggregate = np.zeros(self.w.shape)
+        for block, rows in enumerate(self.blocks.slices):
+            self.aggregate += self.blocks.accumulate(block, self.product[rows])
+        self.aggregate_b = self.product.sum(axis=0)
+
+    def _packed(self) -> Matrix:
+        """``w`` and, below it, the shifted intercept."""
+        if self.mean is None:
+            return self.w
+        return np.vstack([self.w, self.b + self.mean @ self.w])
+
+    def step(self, i: int, j: int) -> None:
+        """One iteration with the blocks I = `i` and J = `j`."""
+        self.t += 1
+        m = self.blocks.count
+        ratio, near, far, dual = self.steps(self.t, m, self.problem.nu)
+        grad, grad_b = self._primal_gradient(i, ratio * m)
+        self._move(grad, grad_b, near, far)
+        k = self.t % m
+        self._dual_step(j, k, ratio * m, dual)
+        self._last_k, self._last_j = k, j
+
+    def _primal_gradient(self, i: int, scale: float) -> tuple[Matrix, Vector]:
+        """``v^P``, and the same for the intercept."""
+        change, change_b = self._primal_correction(i)
+        return self.aggregate + scale * change, self.aggregate_b + scale * change_b
+
+    def _primal_correction(self, i: int) -> tuple[Matrix, Vector]:
+        """``sum over the block of x (q s - (qhat s before the last overwrite))``."""
+        rows = self.blocks.slices[i]
+        size = rows.stop - rows.start
+        self.visits += size
+        if i == self._last_k:
+            return self._last_change, self._last_change_b
+        self.n_calls += 0 if i == self._last_j else size
+        slopes = self._slopes[0, :size]
+        self.blocks.evaluate(i, self.w, self.b, self._losses[0, :size], slopes)
+        slopes *= self.q[rows][:, None]
+        slopes -= self._older_product(rows)
+        return self.blocks.accumulate(i, slopes), slopes.sum(axis=0)
+
+    def _older_product(self, rows: slice) -> Matrix:
+        """The table ``qhat s`` of the iteration before on a block that was not overwritten."""
+        return self.product[rows]
+
+    def _dual_step(self, j: int, k: int, scale: float, s: float) -> None:
+        """Tables of losses on block `k`, the dual step with block `j`, tables of weights."""
+        problem, blocks = self.problem, self.blocks
+        rows_k, rows_j = blocks.slices[k], blocks.slices[j]
+        size_k, size_j = rows_k.stop - rows_k.start, rows_j.stop - rows_j.start
+        losses, slopes = self._losses[0, :size_k], self._slopes[0, :size_k]
+        blocks.evaluate(k, self.w, self.b, losses, slopes)
+        losses_j = self._losses[1, :size_j]
+        if j == k:
+            losses_j[:] = losses
+        else:
+            blocks.evaluate(j, self.w, self.b, losses_j, self._slopes[1, :size_j])
+            self.n_calls += size_j
+        losses_j -= self._older_losses(rows_j)
+        losses_j *= scale
+        self._store_losses(rows_k, losses)
+        np.multiply(self.mirror, s, out=self._u)
+        self._u += self.loss_table
+        self._u[rows_j] += losses_j
+        self.oracle.solve_into(self._u, problem.nu + s, self.q, self.mirror)
+        self._update_product(k, slopes)
+        self.n_calls += size_k
+        self.visits += size_k + size_j
+
+    def _update_product(self, k: int, slopes: Matrix) -> None:
+        """The table ``qhat s`` on block `k`, and its aggregate."""
+        rows = self.blocks.slices[k]
+        slopes *= self.q[rows][:, None]
+        slopes -= self.product[rows]
+        self._store_product(rows, slopes)
+        self._last_change = self.blocks.accumulate(k, slopes)
+        self._last_change_b = slopes.sum(axis=0)
+        self.aggregate += self._last_change
+        self.aggregate_b += self._last_change_b
+
+    def _older_losses(self, rows: slice) -> Vector:
+        """The table of losses before this iteration."""
+        return self.loss_table[rows]
+
+    def _store_losses(self, rows: slice, losses: Vector) -> None:
+        self.loss_table[rows] = losses
+
+    def _store_product(self, rows: slice, change: Matrix) -> None:
+        self.product[rows] += change
+
+    def _window(self, here: Matrix) -> Matrix:
+        """The sum of the M - 1 points before the last one, w_{t-M} ... w_{t-2}."""
+        return self._ring_sum - here
+
+    def _move(self, grad: Matrix, grad_b: Vector, near: float, far: float) -> None:
+        """The primal step: a proximal step in the metric from a mean of past points."""
+        m, mu, h = self.blocks.count, self.problem.mu, self.metric.eigenvalues[:, None]
+        d, weight = self.problem.n_features, near + (m - 1) * far
+        here = self._packed()
+        past = near * here
+        if far:
+            past += far * self._window(here)
+        if self.mean is not None:
+            grad = grad - np.outer(self.mean, grad_b)
+        rotate = self.metric.rotate
+        scale = mu + weight * h
+        moved = self.metric.back((h * rotate(past[:d]) - rotate(grad)) / scale)
+        self.w = self.metric.project(self.problem.constraint, moved, scale, self.w)
+        if self.mean is not None:
+            shifted = (past[d] - grad_b / self.metric.intercept) / weight
+            self.b = shifted - self.mean @ self.w
+        place = self.t % m
+        packed = self._packed()
+        self._ring_sum += packed - self._ring[place]
+        self._ring[place] = packed
+
+        self._mean_w, self._mean_b = self._averaged()
+
+    def _averaged(self) -> tuple[Matrix, Vector]:
+        """``sum a_t w_t / A_T`` for the variant whose bound is on it; the last point otherwise."""
+        if not isinstance(self.steps, UnregularisedSteps):
+            return self.w, self.b
+        share = self.steps.a / self.steps.total
+        return (
+            self._mean_w + share * (self.w - self._mean_w),
+            self._mean_b + share * (self.b - self._mean_b),
+        )
+
+    def average(self) -> tuple[Matrix, Vector]:
+        """The weighted mean of the iterates."""
+        return self._mean_w, self._mean_b
+
+    def continue_count(self, before: Iterations) -> None:
+        """Carry the counts of an abandoned run on."""
+        self._offset = before.t + before._offset
+        self.visits += before.visits
+        self.n_calls += before.n_calls
+
+    def estimates(self) -> tuple[float, float]:
+        """The gap and the objective as the tables see them; no visit to the data."""
+        problem = self.problem
+        exact = self._u
+        self._estimator.solve_into(self.loss_table, problem.nu, exact)
+        value = [
+            float(np.dot(q, self.loss_table)) - problem.nu * problem.divergence.value(q, self.p)
+            for q in (exact, self.q)
+        ]
+        grad = self.aggregate + problem.mu * self.w
+        if self.mean is not None:
+            grad = grad - np.outer(self.mean, self.aggregate_b)
+        rotated = self.metric.rotate(grad)
+        inner = 0.5 * float((rotated**2 / self.metric.eigenvalues[:, None]).sum())
+        if self.mean is not None:
+            inner += 0.5 * float((self.aggregate_b**2).sum()) / self.metric.intercept
+        primal = value[0] + 0.5 * problem.mu * float(np.vdot(self.w, self.w))
+        return max(value[0] - value[1], 0.0) + inner, primal
+
+    def iterate(self) -> Iterate:
+        """Where the method stands, with rows in the problem's order."""
+        gap, primal = self.estimates()
+        return Iterate(
+            w=self.w,
+            b=self.b,
+            n_iter=self.t + self._offset,
+            n_passes=self.visits / self.problem.n_samples,
+            n_oracle_calls=self.n_calls,
+            q=self.blocks.scatter(self.q),
+            gap_estimate=gap,
+            primal_estimate=primal,
+        )
+
+
+class SupportIterations(Iterations):
+    """The exact primal gradient over the rows that carry weight, instead of an estimate.
+
+    Where the tail is thin, most rows have the weight 0 and add nothing to ``sum_i q_i grad l_i``:
+    its exact value costs no more than a block, and the noise of ``v^P``, which the thin tail makes
+    large and which forces small steps, is gone. The tables ``qhat`` and ``ghat`` are not needed.
+    """
+
+    def _fill_aggregate(self) -> None:
+        self._exact_gradient()
+
+    def _exact_gradient(self) -> None:
+        found = self.blocks.gradient(self.q, self.w, self.b)
+        self.aggregate, self.aggregate_b, size = found
+        self.visits += size
+        self.n_calls += size
+
+    def _primal_gradient(self, i: int, scale: float) -> tuple[Matrix, Vector]:
+        if self.t > 1:
+            self._exact_gradient()
+        return self.aggregate, self.aggregate_b
+
+    def _update_product(self, k: int, slopes: Matrix) -> None:
+        pass
+
+
+class LaggedIterations(Iterations):
+    """The paper's Algorithm 2, "Implementation Version", as printed.
+
+    It differs from Algorithm 1 in four places: the tables inside the sums are a whole cycle older,
+    the weights of the proximal terms have a further ``1/(1+alpha)`` (`LaggedSteps`), the window of
+    past points is ``t-M+1 ... t-1``, and the dual correction of the first iteration is kept.
+    """
+
+    def _fill_tables(self, start: Evaluation, q: Vector | str) -> None:
+        super()._fill_tables(start, q)
+        self.old_losses, self.old_product = self.loss_table.copy(), self.product.copy()
+
+    def _older_product(self, rows: slice) -> Matrix:
+        return self.old_product[rows]
+
+    def _older_losses(self, rows: slice) -> Vector:
+        return self.old_losses[rows]
+
+    def _store_losses(self, rows: slice, losses: Vector) -> None:
+        self.old_losses[rows] = self.loss_table[rows]
+        self.loss_table[rows] = losses
+
+    def _store_product(self, rows: slice, change: Matrix) -> None:
+        self.old_product[rows] = self.product[rows]
+        self.product[rows] += change
+
+    def _window(self, here: Matrix) -> Matrix:
+        return self._ring_sum - self._ring[self.t % self.blocks.count]
+
+
+@dataclass(frozen=True)
+class LaggedSteps:
+    """The sequences of Algorithm 2."""
+
+    alpha: float
+
+    def __call__(self, t: int, m: int, nu: float) -> Weights:
+        alpha = self.alpha
+        c = 0.0 if m == 1 else 1.0 / (16.0 * alpha * (1.0 + alpha) * (m - 1) ** 2)
+        beta = -np.expm1((1 - t) * np.log1p(alpha)) / (alpha * (1.0 + alpha))
+        return 1.0 / (1.0 + alpha), beta - (m - 1) * c, c, beta * nu
