@@ -189,9 +189,10 @@ class _Search:
     def run(self, q: Vector | None, predictions: int) -> None:
         here = self._gradient(self.ev, self.exact)
         self._try("tangent", self.exact, here)
+        hopeful = True
         if self._wants_more() and self._is_costly(self.exact):
-            self._approach(self.exact, here)
-        if self._wants_more():
+            hopeful = self._approach(self.exact, here)
+        if hopeful and self._wants_more():
             self._try("curvature", self.exact, here)
         if q is not None and not self._is_enough():
             given = self._gradient(self.ev, q)
@@ -250,35 +251,36 @@ class _Search:
         """Whether the Hessian of all rows of weight takes longer than a few passes."""
         return curvature_cost(self.problem, int(np.count_nonzero(q))) > _COSTLY
 
-    def _approach(self, q: Vector, g: Gradient) -> None:
+    def _approach(self, q: Vector, g: Gradient) -> bool:
         """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.
 
         ``L(w, q) - min L(., q) = [L(w, q) - L(v, q)] + [L(v, q) - min L(., q)]`` for every v. Steps
         with the Hessian of a few rows lead to a v where even a loose bound on the second bracket
-        is small, long before the Hessian of all rows would be known.
+        is small, long before the Hessian of all rows would be known. False when the first bracket
+        alone is too large: then no bound will do with these weights.
         """
         problem, ev = self.problem, self.ev
         if not isinstance(problem.constraint, Everything):
-            return
+            return True
         n_rows = min(20 * order(problem), affordable_rows(problem, self.credit))
         if n_rows == 0:
-            return
+            return True
         step = newton_like_step(problem, ev, q, n_rows)
         self._spend(curvature_cost(problem, n_rows))
         fallen, slack = 0.0, self._slack(q)
         for _ in range(_APPROACHES):
             if not self._wants_more() or self.credit < 2.0:
-                return
+                break
             dw, db = step(g, ev.w)
             try:
                 there = problem.evaluate(ev.w - dw, ev.b - db)
             except NonFiniteLossError:
-                return
+                break
             fall = float(np.dot(q, ev.losses - there.losses))
             fall += 0.5 * problem.mu * float(np.vdot(dw, ev.w + there.w))
             self._spend(1.0)
             if not fall > 0:
-                return
+                break
             ev, fallen = there, fallen + fall
             g = gradient(problem, ev, q)
             inner = tangent_bound(problem, ev, q, g)
@@ -288,6 +290,7 @@ class _Search:
             gap = slack + fallen + inner + _CANCELLED * abs(self.primal)
             if gap < self.gap:
                 self.gap, self.bound, self.weights = gap, "curvature", q
+        return relative(slack + fallen, self.primal, self.reference) <= self.target
 
     def _spend(self, passes: float) -> None:
         self.passes += passes

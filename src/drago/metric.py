@@ -1,9 +1,9 @@
 """The norm in which solvers move: a quick picture of the curvature of the losses.
 
-``H = curvature * X' diag(p) X + mu I`` says how far a step along each direction changes the losses.
-Moving in its norm, one step size serves data of any scaling and conditioning. It is taken from a
-subsample of the rows, which costs next to nothing, and applied to vectors of length d; X is never
-rotated.
+``H = curvature * X' diag(p) X + mu I`` says how far a step along each direction changes the losses,
+with the curvature that the loss has at the trivial model. Moving in its norm, one step size serves
+data of any scaling and conditioning. It is taken from a subsample of the rows, which costs next to
+nothing, and applied to vectors of length d; X is never rotated.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from drago._validation import check_option
 from drago.constraints import Constraint
+from drago.losses import Logistic, Multinomial
 from drago.problem import DROProblem
 
 Vector = npt.NDArray[np.float64]
@@ -114,7 +115,7 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
     """
     check_option("metric", kind, ("auto", "euclidean", "diagonal", "full"))
     d, mu = problem.n_features, problem.mu
-    curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
+    curvature = typical_curvature(problem)
     if kind == "euclidean":
         return Metric(np.full(d, mu if mu > 0 else 1.0), None, curvature)
     if kind == "auto":
@@ -130,6 +131,28 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
         eigenvalues, basis = np.linalg.eigh((rows * p[:, None]).T @ rows)
     eigenvalues = np.maximum(eigenvalues, _FLOOR * max(float(eigenvalues.max()), 1e-300))
     return Metric(curvature * eigenvalues + mu, basis, curvature)
+
+
+def typical_curvature(problem: DROProblem) -> float:
+    """The second derivative of the loss at the trivial model, in its largest direction.
+
+    Of a classification loss it is that of the classes' shares ``f``, the greatest eigenvalue of
+    ``diag(f) - f f'``, under the nominal or the worst-case weights; its upper bound would be
+    several times too large.
+    """
+    loss, y = problem.loss, problem.y
+    if not isinstance(loss, (Logistic, Multinomial)):
+        return loss.curvature if np.isfinite(loss.curvature) else 1.0
+    labels = y.astype(np.int64)
+    k = int(labels.max()) + 1
+    f = np.bincount(labels, weights=problem.p, minlength=k)
+    with np.errstate(divide="ignore"):
+        worst = problem.dual_oracle().weights(-np.log(f)[labels], problem.nu)
+    found = 0.0
+    for share in (f, np.bincount(labels, weights=worst, minlength=k)):
+        largest = float(np.linalg.eigvalsh(np.diag(share) - np.outer(share, share))[-1])
+        found = max(found, 0.5 * largest if isinstance(loss, Logistic) else largest)
+    return max(found, 0.01 * loss.curvature)
 
 
 def _is_box(problem: DROProblem) -> bool:

@@ -27,6 +27,10 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
+class _Enough(Exception):
+    """Ends the run of a method that had its share of passes."""
+
+
 class Stop(Exception):
     """Raised by `Loop.observe` to end a method's run."""
 
@@ -153,6 +157,7 @@ class Loop:
         self._best_dual: tuple[Certificate, Matrix, Vector] | None = None
         self._start = start
         self._notes: list[str] = []
+        self._allowed = np.inf
         self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
 
     # ------------------------------------------------------------------------ for methods
@@ -184,6 +189,8 @@ class Loop:
             self._stop(Status.MAX_ITER)
         if self.time_limit is not None and self.elapsed >= self.time_limit:
             self._stop(Status.TIME_LIMIT)
+        if iterate.n_passes > self._allowed:
+            raise _Enough
 
     @property
     def start(self) -> tuple[Matrix, Vector]:
@@ -208,8 +215,8 @@ class Loop:
         primal, reference = self._objective(self._last)
         return self.tol * max(reference - primal, 0.0) / max(self._factor, 1e-300)
 
-    def hand_over(self, method: Method) -> str:
-        """Let another method go on from the best point; the message will name it."""
+    def hand_over(self, method: Method, passes: float = np.inf) -> str:
+        """Let another method go on from the best point, for so many passes; it will be named."""
         if self._last is not None:
             self._before = (
                 self._last.n_iter,
@@ -220,7 +227,13 @@ class Loop:
         self._start = Start(*self.best_point())
         self._factor = 1.0
         self._next_look = self._before[0] + 1
-        return method.run(self.problem, self)
+        self._allowed = self._before[1] + passes
+        try:
+            return method.run(self.problem, self)
+        except _Enough:
+            assert self._last is not None
+            self._judge(self._last, self._credit(self._last))
+            return "another method did no better"
 
     @property
     def _trivial(self) -> tuple[Matrix, Vector]:
@@ -281,8 +294,15 @@ class Loop:
         if ev is None:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._extra_passes += 0.5
+        # A method that keeps weights offers them; predicting others is for the last word.
         certificate = judge(
-            problem, ev, iterate.q, oracle=self.oracle, target=self.tol, credit=credit
+            problem,
+            ev,
+            iterate.q,
+            oracle=self.oracle,
+            target=self.tol,
+            credit=credit,
+            predictions=3 if iterate.q is None or credit == AMPLE else 0,
         )
         self._extra_passes += certificate.n_passes
         self._judged_iter = iterate.n_iter
@@ -568,7 +588,7 @@ def _warn(message: str) -> None:
 # What each certificate may spend, come what may: without it one could not tell success.
 _LEAST_CREDIT = 4.0
 # The share of the passes that may go into certificates on the way.
-_LOOKING = 0.2
+_LOOKING = 0.1
 
 # A part of the rows to start from: at least so many, so many an unknown, this share of all; and
 # how often it must go into all of them to pay.

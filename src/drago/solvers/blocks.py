@@ -1,7 +1,8 @@
 """Rows dealt out to blocks, and products with one block, on one thread or several.
 
-Block k of M holds the rows ``k, k + M, k + 2M, ...``: sorted data does no harm and X is not copied.
-Vectors of length n are kept in the order of the blocks, so that a block is a slice of them.
+Block k of M holds the rows ``k, k + M, k + 2M, ...``: sorted data does no harm, and X is not copied
+unless it is small. Vectors of length n are kept in the order of the blocks, so that a block is a
+slice of them.
 
 Work on a block is cut into parts by its size alone, and partial sums are added in their order:
 whatever the number of threads, the result is the same to the last bit.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +27,8 @@ Matrix = npt.NDArray[np.float64]
 
 # Entries of X in a part: a millisecond's work, far above what it costs to hand it to a thread.
 _PART = 1 << 19
+# Entries of X below which it is copied in the order of the blocks.
+SMALL = 1 << 19
 # Entries of X that are gathered at a time, and the weight (times n) below which a row is not.
 _CHUNK = 1 << 16
 NOTICEABLE = 1e-12
@@ -69,11 +72,15 @@ class Blocks:
         # A user's Python function holds the interpreter anyway.
         threads = 1 if isinstance(problem.loss, UserLoss) else min(threads, parts)
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._wide = not problem.is_sparse and problem.X.dtype == np.float64
         self._rows: list[Any] = []
-        if self._wide:
+        self._copied = not problem.is_sparse and entries <= SMALL
+        if self._copied:
+            X = self.gather(problem.X).astype(np.float64, copy=False)
+            self._rows = [X[rows] for rows in self.slices]
+        elif not problem.is_sparse and problem.X.dtype == np.float64:
             self._rows = [problem.X[k::count] for k in range(count)]
-        self._raw = np.empty((max(sizes), k))
+        self._raw, self._slopes = np.empty((max(sizes), k)), np.empty((max(sizes), k))
+        self._losses = np.empty(max(sizes))
 
     def gather(self, rows: Any) -> Any:
         """An array with a row for each of the problem's, in the order of the blocks."""
@@ -121,12 +128,17 @@ class Blocks:
         self._each(part, parts)
         return self._partial.sum(axis=0)
 
-    def gradient(self, q: Vector, w: Matrix, b: Vector) -> tuple[Matrix, Vector, int]:
+    def gradient(
+        self, q: Vector, w: Matrix, b: Vector, known: Mapping[int, Matrix]
+    ) -> tuple[Matrix, Vector, int]:
         """``sum_i q_i grad l_i`` over the rows of noticeable weight; and how many they are.
 
-        Rows are gathered a few at a time, so that what is gathered stays in the cache.
+        Rows are gathered a few at a time, so that what is gathered stays in the cache. `known`
+        holds the slopes at `w` of blocks that were evaluated already.
         """
         problem = self.problem
+        if self._copied:
+            return self._gradient_of_all(q, w, b, known)
         chunks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
         size = 0
         for k, rows in enumerate(self.slices):
@@ -154,6 +166,22 @@ class Blocks:
             grad += one
             grad_b += one_b
         return grad, grad_b, size
+
+    def _gradient_of_all(
+        self, q: Vector, w: Matrix, b: Vector, known: Mapping[int, Matrix]
+    ) -> tuple[Matrix, Vector, int]:
+        """The same from all rows, where that is less trouble than to pick some."""
+        grad, grad_b = np.zeros(w.shape), np.zeros(w.shape[1])
+        for k, rows in enumerate(self.slices):
+            slopes = self._slopes[: rows.stop - rows.start]
+            if k in known:
+                np.multiply(known[k], q[rows][:, None], out=slopes)
+            else:
+                self.evaluate(k, w, b, self._losses[: slopes.shape[0]], slopes)
+                slopes *= q[rows][:, None]
+            grad += self.accumulate(k, slopes)
+            grad_b += slopes.sum(axis=0)
+        return grad, grad_b, q.size
 
     def _each(self, part: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
         done: Iterable[None]
@@ -186,7 +214,7 @@ class Blocks:
             np.matmul(self._block(k, lo, hi).T, weights, out=out)
 
     def _block(self, k: int, lo: int, hi: int) -> Any:
-        if self._wide:
+        if self._rows:
             return self._rows[k][lo:hi]
         return self.problem.X[k :: self.count][lo:hi].astype(np.float64)
 

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_number, check_option
+from drago.bounds import curvature_cost
 from drago.metric import Metric, make_metric, subsample
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
-from drago.solvers.blocks import NOTICEABLE, Blocks
+from drago.solvers.blocks import NOTICEABLE, SMALL, Blocks
 from drago.solvers.iterations import (
     Iterations,
     LaggedIterations,
@@ -32,25 +33,32 @@ from drago.solvers.newton import Newton
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# Blocks under block_size="auto".
+# Blocks under block_size="auto", for large and for small data.
 _BLOCKS = 8
-# Step size under step_size="auto", times M and the root of the weights' second moment; and times M
-# where the primal gradient is exact.
+_FEW_BLOCKS = 2
+# Step size under step_size="auto", times M: with the primal gradient from blocks (and the root of
+# the weights' second moment), and with the exact one.
 _STEP = 1.2
 _EXACT_STEP = 0.8
-_LARGEST_STEP = 0.3
-# Share of the rows below which the exact primal gradient is worth its cost.
+_LARGEST_STEP = 0.4
+# The exact primal gradient is worth its cost below this share of the rows, and on small data.
 _THIN = 0.4
 # The safeguard: by how much the estimated gap may grow over its best before the step is cut.
 _GROWTH = 10.0
-# And for how many half epochs the certified gap may fail to halve.
+# And for how many rounds (half epochs) the certified gap may fail to halve.
 _PATIENCE = 80
 _CUT = 0.3
+# And by how much it is cut, without a new start, when the pace is bad.
+_SLOWER = 0.5
 _LEAST_CUT = 1e-5
-# Half epochs over which the pace is measured, and those to go beyond which another method finishes.
-_WINDOW = 10
-_FAR = 30
-# The tables are stale, so the gap they show is several times the true one.
+# Rounds over which the pace is measured, and rounds to go beyond which another method finishes.
+_WINDOW = 4
+_FAR = 5
+# Passes that Newton steps may cost to take over at once, and how many of them another method may
+# use up before they do.
+_CHEAP = 3.0
+_AS_LONG_AS = 5.0
+# Tables from blocks are stale: the gap that they show is several times the true one.
 _OPTIMISM = 0.2
 # The theory's constants are safe, not sharp; without mu or nu "auto" takes them this much smaller.
 _SLACK = 100.0
@@ -76,7 +84,7 @@ class Drago:
     dual_step_size : float, optional
         The alpha of the dual steps, where it shall differ.
     block_size : int, "auto" or "n/d"
-        Rows a block; "n/d" is the paper's, "auto" makes 8 blocks.
+        Rows a block; "n/d" is the paper's, "auto" makes 8 blocks (4 of small data).
     metric : {"auto", "euclidean", "diagonal", "full"}
         The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
     start : {"stationary", "paper"}
@@ -88,12 +96,13 @@ class Drago:
     primal : {"auto", "blocks", "support"}
         The primal gradient: "blocks" estimates it from the tables and a random block, as in the
         paper; "support" computes it from the rows that carry weight. "auto" is "support" where
-        these are few at the start, under step_size="auto".
+        these are few at the start and on small data, under step_size="auto".
     progressive : bool
         Whether large problems are first solved on a part of their rows, to start from there.
     finish : {"auto", "newton", "lbfgs", "none"}
         What takes over where thin tails make the method slow, under step_size="auto"; "auto" is
-        "newton" where its steps are affordable, otherwise "lbfgs" in the same metric.
+        "newton" where its steps are cheap, otherwise "lbfgs" in the same metric, followed by
+        "newton" where that is slow too and its steps are affordable.
     n_threads : int, optional
         Default: all cores, where a block has work for them. The result does not depend on it.
 
@@ -160,58 +169,70 @@ class Drago:
         """The number M of blocks."""
         n = problem.n_samples
         if self.block_size == "auto":
-            return min(_BLOCKS, n)
+            return min(_FEW_BLOCKS if _is_small(problem) else _BLOCKS, n)
         if self.block_size == "n/d":
             return min(n, problem.n_features)
         return -(-n // min(int(self.block_size), n))
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        blocks = Blocks(problem, self.n_blocks(problem), self.n_threads)
+        run = _Run(self, problem, loop)
         try:
-            return _Run(self, problem, loop, blocks).run()
+            return run.run()
         finally:
-            blocks.close()
+            run.blocks.close()
 
 
 def _unregularised(problem: DROProblem) -> bool:
     return problem.mu == 0 or (problem.nu == 0 and problem.kappa_q > 1)
 
 
+def _is_small(problem: DROProblem) -> bool:
+    return problem.n_samples * problem.n_features <= SMALL
+
+
 class _Run:
     """One solve: the iterations and the judgement on their step size."""
 
-    def __init__(self, settings: Drago, problem: DROProblem, loop: Loop, blocks: Blocks) -> None:
-        self.settings, self.problem, self.loop, self.blocks = settings, problem, loop, blocks
+    def __init__(self, settings: Drago, problem: DROProblem, loop: Loop) -> None:
+        self.settings, self.problem, self.loop = settings, problem, loop
         self.rng = np.random.default_rng(loop.random_state)
         self.mean = None
         if problem.fit_intercept:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
         self.metric = make_metric(problem, settings.metric, self.mean)
         self.auto = settings.step_size == "auto"
+        # No other method here knows how to stay in a ball.
+        box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
+        self.finish = settings.finish if box is not None else "none"
         self.cut = 1.0
         start = problem.evaluate(*loop.start)
+        self.exact = self._is_exact_worthwhile(start)
+        self.blocks = Blocks(problem, settings.n_blocks(problem), settings.n_threads)
         self.state = self._begin(start, loop.start_weights)
         loop.observe(replace(self._iterate(), evaluation=start))
         self.watch = _Watch(np.inf)
 
+    def _is_exact_worthwhile(self, start: Evaluation) -> bool:
+        """Whether to compute the primal gradient exactly, from the rows that carry weight."""
+        settings, problem = self.settings, self.problem
+        if settings.primal != "auto" or not self.auto or _unregularised(problem):
+            return settings.primal == "support"
+        if _is_small(problem):
+            return True
+        q = self.loop.oracle.weights(start.losses, problem.nu)
+        return bool(np.count_nonzero(q > NOTICEABLE / q.size) < _THIN * q.size)
+
     def _begin(self, start: Evaluation, q: Vector | None = None) -> Iterations:
         settings = self.settings
-        kind: type[Iterations] = LaggedIterations if settings.tables == "lagged" else Iterations
-        if self._support_is_thin(start):
-            kind = SupportIterations
+        kind: type[Iterations] = SupportIterations if self.exact else Iterations
+        if settings.tables == "lagged":
+            kind = LaggedIterations
         weights: Vector | str = "exact" if q is None else q
         if settings.start == "paper":
             weights = "nominal"
         state = kind(self.problem, self.blocks, self.metric, self.mean, start, weights)
         state.steps = self._steps(state, start)
         return state
-
-    def _support_is_thin(self, start: Evaluation) -> bool:
-        settings, problem = self.settings, self.problem
-        if settings.primal != "auto" or not self.auto or _unregularised(problem):
-            return settings.primal == "support"
-        q = self.loop.oracle.weights(start.losses, problem.nu)
-        return bool(np.count_nonzero(q > NOTICEABLE / q.size) < _THIN * q.size)
 
     def _steps(self, state: Iterations, start: Evaluation) -> StepRule:
         settings, problem, m = self.settings, self.problem, self.blocks.count
@@ -228,7 +249,7 @@ class _Run:
             # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
             moment = float(np.dot(state.q, state.q / state.p))
             largest = _STEP / (m * np.sqrt(moment))
-            if isinstance(state, SupportIterations):
+            if self.exact:
                 largest = _EXACT_STEP / m
             alpha = self.cut * min(largest, _LARGEST_STEP)
         elif settings.step_size == "theory":
@@ -242,7 +263,7 @@ class _Run:
 
     def run(self) -> str:
         while True:
-            self._half_epoch()
+            self._round()
             iterate = self._iterate()
             sound = bool(np.isfinite(iterate.gap_estimate) and np.isfinite(iterate.w).all())
             if not self.auto:
@@ -253,11 +274,13 @@ class _Run:
             if sound and not self.watch.diverges(iterate):
                 self._observe(iterate)
                 if self._is_slow():
-                    return self._finish()
+                    if self.cut < 0.3 or _unregularised(self.problem):
+                        return self._finish()
+                    self._slow_down()
                 if not self.watch.stalls(self.loop.certified_gap):
                     continue
             self._judge_the_best(iterate)
-            if self.settings.finish != "none" and self.cut < 1.0:
+            if self.finish != "none" and self.cut < 1.0:
                 return self._finish()
             self.cut *= _CUT
             if self.cut < _LEAST_CUT:
@@ -269,11 +292,22 @@ class _Run:
 
     def _iterate(self) -> Iterate:
         iterate = self.state.iterate()
+        if self.exact:
+            return iterate
         return replace(iterate, gap_estimate=_OPTIMISM * iterate.gap_estimate)
 
-    def _half_epoch(self) -> None:
+    def _slow_down(self) -> None:
+        """Shorter steps, from where it is: the tables stay."""
+        steps = self.state.steps
+        assert isinstance(steps, Steps)
+        self.cut *= _SLOWER
+        self.state.steps = Steps(_SLOWER * steps.alpha, _SLOWER * steps.dual_alpha, True)
+        self.watch.estimates.clear()
+
+    def _round(self) -> None:
+        """Half an epoch, or a few iterations: what is worth a look at the estimates."""
         count = self.blocks.count
-        for i, j in self.rng.integers(0, count, size=((count + 1) // 2, 2)).tolist():
+        for i, j in self.rng.integers(0, count, size=(max((count + 1) // 2, 4), 2)).tolist():
             self.state.step(i, j)
 
     def _observe(self, iterate: Iterate) -> None:
@@ -299,7 +333,7 @@ class _Run:
 
     def _is_slow(self) -> bool:
         """Whether another method had better finish; the certificate has a say in it."""
-        if self.settings.finish == "none":
+        if self.finish == "none":
             return False
         if self.watch.rounds_to(self.loop.estimate_wanted) <= _FAR:
             return False
@@ -308,13 +342,16 @@ class _Run:
         return self.watch.rounds_to(self.loop.estimate_wanted) > _FAR
 
     def _finish(self) -> str:
-        finish = self.settings.finish
-        if finish == "auto":
-            finish = "newton" if Newton.is_affordable(self.problem) else "lbfgs"
+        finish, problem = self.finish, self.problem
+        metric = "auto" if self.settings.metric == "euclidean" else self.settings.metric
         if finish == "newton":
             return self.loop.hand_over(Newton())
-        metric = "auto" if self.settings.metric == "euclidean" else self.settings.metric
-        return self.loop.hand_over(LBFGS(metric=metric))
+        if finish == "lbfgs" or not Newton.is_affordable(problem):
+            return self.loop.hand_over(LBFGS(metric=metric))
+        cost = curvature_cost(problem, int(np.count_nonzero(self.state.q > 0)))
+        if cost > _CHEAP:
+            self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
+        return self.loop.hand_over(Newton())
 
 
 class _Watch:
@@ -350,7 +387,7 @@ class _Watch:
         return self.stale > _PATIENCE
 
     def rounds_to(self, wanted: float) -> float:
-        """Half epochs until the estimate is `wanted`, at the recent pace; 0 if not yet known."""
+        """Rounds until the estimate is `wanted`, at the recent pace; 0 if not yet known."""
         if self.rounds <= _WINDOW:
             return 0.0
         now, then = self.estimates[-1], self.estimates[-1 - _WINDOW]

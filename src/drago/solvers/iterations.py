@@ -148,8 +148,8 @@ class Iterations:
         self._u = np.empty(problem.n_samples)
         self._losses = np.empty((2, largest))
         self._slopes = np.empty((2, largest, problem.n_outputs))
-        self._fill_tables(start, q)
         self._last_k, self._last_j = -1, -1
+        self._fill_tables(start, q)
         self._last_change = np.zeros_like(self.aggregate)
         self._last_change_b = np.zeros_like(self.aggregate_b)
 
@@ -360,7 +360,13 @@ class SupportIterations(Iterations):
         self._exact_gradient()
 
     def _exact_gradient(self) -> None:
-        found = self.blocks.gradient(self.q, self.w, self.b)
+        known = {}
+        if self._last_k >= 0:
+            sizes = [rows.stop - rows.start for rows in self.blocks.slices]
+            if self._last_j != self._last_k:
+                known[self._last_j] = self._slopes[1, : sizes[self._last_j]]
+            known[self._last_k] = self._slopes[0, : sizes[self._last_k]]
+        found = self.blocks.gradient(self.q, self.w, self.b, known)
         self.aggregate, self.aggregate_b, size = found
         self.visits += size
         self.n_calls += size
