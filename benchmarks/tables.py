@@ -1,8 +1,9 @@
-"""What the benchmarks have in common: a table of rows, written as CSV."""
+"""What the benchmarks have in common: tables of rows, printed as they come and written as CSV."""
 
 from __future__ import annotations
 
 import csv
+import re
 from typing import Any
 
 
@@ -14,3 +15,40 @@ def write_csv(path: str | None, table: list[dict[str, Any]]) -> None:
         writer = csv.DictWriter(file, table[0].keys())
         writer.writeheader()
         writer.writerows(table)
+
+
+class Table:
+    """Rows with named columns; each is printed, aligned, when it is added.
+
+    Parameters
+    ----------
+    columns : dict
+        Name and format (``"12s"``, ``"8.1f"``) of the columns to print. A row may have others,
+        which only the CSV file shows; and text or None in place of a number.
+    """
+
+    def __init__(self, columns: dict[str, str]) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._columns: list[tuple[str, int, str]] = []
+        heads = []
+        for name, form in columns.items():
+            found = re.match(r"(\d+)(.*)", form)
+            assert found is not None
+            head = name.replace("_", " ")
+            width = max(int(found[1]), len(head))
+            self._columns.append((name, width, found[2]))
+            heads.append(f"{head:{'<' if found[2] == 's' else '>'}{width}}")
+        print(" ".join(heads).rstrip(), flush=True)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        cells = []
+        for name, width, kind in self._columns:
+            value = row.get(name)
+            if kind == "s":
+                cells.append(f"{value!s:<{width}}")
+            elif value is None or isinstance(value, str):
+                cells.append(f"{value or '-':>{width}}")
+            else:
+                cells.append(f"{value:>{width}{kind}}")
+        print(" ".join(cells).rstrip(), flush=True)

@@ -5,13 +5,29 @@ import numpy as np
 import twins
 
 
-def run(X, y, loss, uncertainty, divergence, nu, mu, p, blocks, draws, alpha, stationary, H=None):
+def run(
+    X,
+    y,
+    loss,
+    uncertainty,
+    divergence,
+    nu,
+    mu,
+    p,
+    blocks,
+    draws,
+    alpha,
+    stationary,
+    H=None,
+    dual_alpha=None,
+):
     """(w, q) after len(draws) iterations from w = 0.
 
     `blocks` is a list of index arrays, `draws` a list of (I, J). `stationary` starts the sequences
     a, A as if from long ago and q at the exact weights. With `H` (d x d) the proximal terms use its
-    norm instead of mu times the euclidean one. The dual steps are the library's own oracle, which
-    has witnesses elsewhere.
+    norm instead of mu times the euclidean one. With `dual_alpha` the dual proximal term has sequences
+    a, A of its own, and both estimators take the a_{t-1}/a_t of the slower ones. The dual steps are
+    the library's own oracle, which has witnesses elsewhere.
     """
     n, d = X.shape
     M = len(blocks)
@@ -26,11 +42,17 @@ def run(X, y, loss, uncertainty, divergence, nu, mu, p, blocks, draws, alpha, st
 
     # a_t = (1 + alpha)^t; A_0 = 0 in the paper, or what a geometric past sums up to.
     T = len(draws)
-    a = np.concatenate([[0.0], (1.0 + alpha) ** np.arange(T)])
-    A = np.cumsum(a)
-    if stationary:
-        a[0] = 1.0 / (1.0 + alpha)
-        A = a[1] / alpha + np.concatenate([[0.0], np.cumsum(a[1:])])
+
+    def sequences(alpha):
+        a = np.concatenate([[0.0], (1.0 + alpha) ** np.arange(T)])
+        A = np.cumsum(a)
+        if stationary:
+            a[0] = 1.0 / (1.0 + alpha)
+            A = a[1] / alpha + np.concatenate([[0.0], np.cumsum(a[1:])])
+        return a, A
+
+    a, A = sequences(alpha)
+    dual_a, dual_A = (a, A) if dual_alpha is None else sequences(dual_alpha)
     w_history = [np.zeros((d, k))]
     losses, grads = evaluate(w_history[0])
     q, mirror = p.copy(), (p / p if divergence == "chi2" else np.zeros(n))
@@ -46,7 +68,7 @@ def run(X, y, loss, uncertainty, divergence, nu, mu, p, blocks, draws, alpha, st
         block_i, block_j = draws[t - 1]
         w, q = w_history[t - 1], q_history[t - 1]
         _, grads = evaluate(w)
-        ratio = a[t - 1] / a[t]
+        ratio = max(a[t - 1] / a[t], dual_a[t - 1] / dual_a[t])
         vP = np.einsum("i,ijc->jc", weight_tables[t - 1], grad_tables[t - 1])
         B = blocks[block_i]
         fresh = np.einsum("i,ijc->jc", q[B], grads[B])
@@ -69,7 +91,7 @@ def run(X, y, loss, uncertainty, divergence, nu, mu, p, blocks, draws, alpha, st
         vD = new_losses.copy()
         B = blocks[block_j]
         vD[B] += ratio * M * (losses[B] - loss_tables[t - 1][B])
-        s = A[t - 1] / a[t] * nu
+        s = dual_A[t - 1] / dual_a[t] * nu
         q, mirror = uncertainty.oracle(p, divergence).step(vD, nu, s, mirror)
         new_weights = weight_tables[t - 1].copy()
         new_weights[K] = q[K]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from drago._validation import check_integer, check_number, check_option, shown
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
-from drago.solvers.base import Loop, Method, State
+from drago.solvers.base import Loop, Method, Start, State
 from drago.solvers.drago import Drago
 from drago.solvers.lbfgs import LBFGS
+from drago.solvers.resume import Checkpoints
 
 _BY_NAME: dict[str, Any] = {"drago": Drago, "lbfgs": LBFGS}
 
@@ -38,6 +40,9 @@ def solve(
     time_limit: float | None = None,
     random_state: int = 0,
     callback: Callable[[State], Any] | None = None,
+    warm_start: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = 30.0,
 ) -> SolverResult:
     """Solve a problem to a certified relative gap.
 
@@ -56,6 +61,14 @@ def solve(
         Seed for the methods that draw; the same seed gives the same answer.
     callback : callable, optional
         Called with a `State` at each certificate; a true return value stops the solve.
+    warm_start : SolverResult, array or (coef, intercept), optional
+        Where to start: the answer to a similar problem. The weights of a `SolverResult` are used
+        too, where they lie in the problem's set.
+    checkpoint : str or path, optional
+        A file to which the solve is saved as it goes on, and from which it is resumed when it is
+        there: bit for bit, whatever ended it. Only `Drago` can be resumed.
+    checkpoint_every : float
+        Seconds between two savings, at least.
 
     Returns
     -------
@@ -76,4 +89,38 @@ def solve(
     random_state = check_integer("random_state", random_state, low=0)
     method = as_method(solver, problem)
     method.check(problem)
-    return Loop(problem, tol, max_iter, time_limit, callback, random_state).run(method)
+    checkpoints = None
+    if checkpoint is not None:
+        if not hasattr(method, "resume"):
+            raise ValueError(
+                f"solver {method.name!r} cannot be resumed: give solver='drago' or no checkpoint."
+            )
+        every = check_number("checkpoint_every", checkpoint_every, low=0)
+        checkpoints = Checkpoints(checkpoint, every)
+    start = None if warm_start is None else as_start(warm_start, problem)
+    loop = Loop(problem, tol, max_iter, time_limit, callback, random_state, start, checkpoints)
+    return loop.run(method)
+
+
+def as_start(warm_start: Any, problem: DROProblem) -> Start:
+    """A start from a result, from coefficients, or from coefficients and an intercept."""
+    q = None
+    if isinstance(warm_start, SolverResult):
+        coef, intercept = warm_start.coef, warm_start.intercept
+        if _are_weights(warm_start.dual_weights, problem):
+            q = warm_start.dual_weights
+    elif isinstance(warm_start, tuple) and len(warm_start) == 2:
+        coef, intercept = warm_start
+    else:
+        coef, intercept = warm_start, 0.0
+    w, b = problem.to_internal(coef, intercept)
+    return Start(problem.constraint.project(w), b, q)
+
+
+def _are_weights(q: Any, problem: DROProblem) -> bool:
+    """Whether weights of another problem may start this one."""
+    if q.shape != problem.p.shape or problem.uncertainty.is_users:
+        return False
+    if problem.divergence.name == "kl" and not q.min() > 0:
+        return False  # a weight of 0 could never grow again
+    return bool(problem.uncertainty.violation(q, problem.p, problem.groups) <= 1e-9)

@@ -18,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.certificate import AMPLE, Certificate, judge, relative
+from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
 from drago.metric import subsample
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import History, Record, SolverResult, Status
+from drago.solvers.resume import Checkpoints
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -121,6 +123,8 @@ class Loop:
         Seed for the methods that draw.
     start : Start, optional
         Where to start; the trivial model otherwise.
+    checkpoints : Checkpoints, optional
+        Where to save the solve, and to resume it from.
     quiet : bool
         A solve inside another: no warning, no compilation of its own, no interrupt caught.
     trusting : bool
@@ -136,6 +140,7 @@ class Loop:
         callback: Callable[[State], Any] | None = None,
         random_state: int = 0,
         start: Start | None = None,
+        checkpoints: Checkpoints | None = None,
         quiet: bool = False,
         trusting: bool = False,
     ) -> None:
@@ -152,7 +157,10 @@ class Loop:
         self._factor = 1.0  # certified gap / estimate, at the last certificate
         self._extra_passes = 0.0
         self._began = time.perf_counter()
+        self._earlier = 0.0  # seconds before a resumption
+        self._rested = self._began
         self._evaluating = 0.0
+        self._checkpoints = checkpoints
         self._best: tuple[Certificate, Matrix, Vector] | None = None
         self._best_dual: tuple[Certificate, Matrix, Vector] | None = None
         self._start = start
@@ -180,14 +188,14 @@ class Loop:
         if self.trusting and self._seems_done(iterate):
             self._stop(Status.OPTIMAL)
         limit = self.max_iter is not None and iterate.n_iter >= self.max_iter
-        late = self.time_limit is not None and self.elapsed >= self.time_limit
+        late = self._is_late()
         if limit or late or self._is_due(iterate):
             self._judge(iterate, self._credit(iterate))
         if self._certified():
             self._stop(Status.OPTIMAL)
         if limit:
             self._stop(Status.MAX_ITER)
-        if self.time_limit is not None and self.elapsed >= self.time_limit:
+        if self._is_late():
             self._stop(Status.TIME_LIMIT)
         if iterate.n_passes > self._allowed:
             raise _Enough
@@ -253,7 +261,26 @@ class Loop:
 
     @property
     def elapsed(self) -> float:
-        return time.perf_counter() - self._began
+        """Seconds, those before a resumption included."""
+        return self._earlier + time.perf_counter() - self._began
+
+    def rest(self, snapshot: Callable[[], CheckpointState]) -> None:
+        """For a method that can be resumed: `snapshot` holds all it needs to go on from here."""
+        if self._checkpoints is not None:
+            self._checkpoints.rest(self, snapshot)
+        self._rested = time.perf_counter()
+
+    @property
+    def is_running_out(self) -> bool:
+        """Whether the time limit may come before the next rest."""
+        if self.time_limit is None:
+            return False
+        now = time.perf_counter()
+        return now - self._began + 2.0 * (now - self._rested) >= self.time_limit
+
+    def _is_late(self) -> bool:
+        limit = self.time_limit
+        return limit is not None and time.perf_counter() - self._began >= limit
 
     # ------------------------------------------------------------------------ the decisions
 
@@ -393,8 +420,14 @@ class Loop:
                     compile_for(self.problem, method)
                     self._began = time.perf_counter()
                 self._enter_reference()
-                self._start_on_a_part(method)
-                why = method.run(self.problem, self)
+                saved = None
+                if self._checkpoints is not None:
+                    saved = self._checkpoints.begin(self, method)
+                if saved is not None:
+                    why = method.resume(self.problem, self, saved)  # type: ignore[attr-defined]
+                else:
+                    self._start_on_a_part(method)
+                    why = method.run(self.problem, self)
             except Stop:
                 pass
             except KeyboardInterrupt:
@@ -424,7 +457,8 @@ class Loop:
         size = max(_PART_LEAST, _PART_ROWS * unknowns, n // _PART_SHARE)
         if n < _PART_WORTH * size:
             return
-        rest = None if self.time_limit is None else max(self.time_limit - self.elapsed, 0.0)
+        spent = time.perf_counter() - self._began
+        rest = None if self.time_limit is None else max(self.time_limit - spent, 0.0)
         part = problem.take(subsample(problem, size))
         loop = Loop(
             part,

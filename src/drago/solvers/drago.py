@@ -8,12 +8,14 @@ method that converges faster near the optimum.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_number, check_option
 from drago.bounds import curvature_cost
+from drago.checkpoint import State
 from drago.metric import Metric, make_metric, subsample
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
@@ -175,11 +177,11 @@ class Drago:
         return -(-n // min(int(self.block_size), n))
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        run = _Run(self, problem, loop)
-        try:
-            return run.run()
-        finally:
-            run.blocks.close()
+        return _Run(self, problem, loop).run()
+
+    def resume(self, problem: DROProblem, loop: Loop, saved: State) -> str:
+        """Go on from a checkpoint."""
+        return _Run(self, problem, loop, saved).run()
 
 
 def _unregularised(problem: DROProblem) -> bool:
@@ -193,24 +195,72 @@ def _is_small(problem: DROProblem) -> bool:
 class _Run:
     """One solve: the iterations and the judgement on their step size."""
 
-    def __init__(self, settings: Drago, problem: DROProblem, loop: Loop) -> None:
+    def __init__(
+        self, settings: Drago, problem: DROProblem, loop: Loop, saved: State | None = None
+    ) -> None:
         self.settings, self.problem, self.loop = settings, problem, loop
         self.rng = np.random.default_rng(loop.random_state)
-        self.mean = None
-        if problem.fit_intercept:
-            self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
-        self.metric = make_metric(problem, settings.metric, self.mean)
         self.auto = settings.step_size == "auto"
         # No other method here knows how to stay in a ball.
         box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
         self.finish = settings.finish if box is not None else "none"
+        self.watch = _Watch(np.inf)
+        if saved is not None:
+            self._restore(saved)
+            return
+        self.mean = None
+        if problem.fit_intercept:
+            self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+        self.metric = make_metric(problem, settings.metric, self.mean)
         self.cut = 1.0
         start = problem.evaluate(*loop.start)
         self.exact = self._is_exact_worthwhile(start)
         self.blocks = Blocks(problem, settings.n_blocks(problem), settings.n_threads)
         self.state = self._begin(start, loop.start_weights)
         loop.observe(replace(self._iterate(), evaluation=start))
-        self.watch = _Watch(np.inf)
+
+    def _snapshot(self) -> State:
+        arrays, inner = self.state.state()
+        arrays["metric.eigenvalues"] = self.metric.eigenvalues
+        if self.metric.basis is not None:
+            arrays["metric.basis"] = self.metric.basis
+        if self.mean is not None:
+            arrays["mean"] = self.mean
+        watch, seen = self.watch.state()
+        arrays |= {f"watch.{name}": array for name, array in watch.items()}
+        return arrays, {
+            "state": inner,
+            "watch": seen,
+            "rng": self.rng.bit_generator.state,
+            "intercept": self.metric.intercept,
+            "cut": self.cut,
+            "exact": self.exact,
+        }
+
+    def _restore(self, saved: State) -> None:
+        arrays, settings = saved
+        self.rng.bit_generator.state = settings["rng"]
+        self.cut, self.exact = settings["cut"], settings["exact"]
+        self.mean = arrays.get("mean")
+        self.metric = Metric(
+            arrays["metric.eigenvalues"], arrays.get("metric.basis"), settings["intercept"]
+        )
+        self.blocks = Blocks(
+            self.problem, self.settings.n_blocks(self.problem), self.settings.n_threads
+        )
+        self.watch.restore(arrays, settings["watch"])
+        rule: type[StepRule] = LaggedSteps if self.settings.tables == "lagged" else Steps
+        if _unregularised(self.problem):
+            rule = UnregularisedSteps
+        self.state = self._kind.restored(
+            self.problem, self.blocks, self.metric, self.mean, (arrays, settings["state"]), rule
+        )
+
+    @property
+    def _kind(self) -> type[Iterations]:
+        if self.settings.tables == "lagged":
+            return LaggedIterations
+        return SupportIterations if self.exact else Iterations
 
     def _is_exact_worthwhile(self, start: Evaluation) -> bool:
         """Whether to compute the primal gradient exactly, from the rows that carry weight."""
@@ -223,14 +273,10 @@ class _Run:
         return bool(np.count_nonzero(q > NOTICEABLE / q.size) < _THIN * q.size)
 
     def _begin(self, start: Evaluation, q: Vector | None = None) -> Iterations:
-        settings = self.settings
-        kind: type[Iterations] = SupportIterations if self.exact else Iterations
-        if settings.tables == "lagged":
-            kind = LaggedIterations
         weights: Vector | str = "exact" if q is None else q
-        if settings.start == "paper":
+        if self.settings.start == "paper":
             weights = "nominal"
-        state = kind(self.problem, self.blocks, self.metric, self.mean, start, weights)
+        state = self._kind(self.problem, self.blocks, self.metric, self.mean, start, weights)
         state.steps = self._steps(state, start)
         return state
 
@@ -262,7 +308,14 @@ class _Run:
         return Steps(alpha, dual, settings.start == "stationary")
 
     def run(self) -> str:
+        try:
+            return self._run()
+        finally:
+            self.blocks.close()
+
+    def _run(self) -> str:
         while True:
+            self.loop.rest(self._snapshot)
             self._round()
             iterate = self._iterate()
             sound = bool(np.isfinite(iterate.gap_estimate) and np.isfinite(iterate.w).all())
@@ -306,8 +359,10 @@ class _Run:
 
     def _round(self) -> None:
         """Half an epoch, or a few iterations: what is worth a look at the estimates."""
-        count = self.blocks.count
-        for i, j in self.rng.integers(0, count, size=(max((count + 1) // 2, 4), 2)).tolist():
+        count, size = self.blocks.count, max((self.blocks.count + 1) // 2, 4)
+        if self.loop.max_iter is not None:
+            size = max(min(size, self.loop.max_iter - self.state.n_iter), 1)
+        for i, j in self.rng.integers(0, count, size=(size, 2)).tolist():
             self.state.step(i, j)
 
     def _observe(self, iterate: Iterate) -> None:
@@ -354,6 +409,9 @@ class _Run:
         return self.loop.hand_over(Newton())
 
 
+_NUMBERS = ("n_iter", "n_passes", "n_oracle_calls", "gap_estimate", "primal_estimate")
+
+
 class _Watch:
     """Tells divergence and the pace by the free estimate of the gap, stalling by the certified."""
 
@@ -366,6 +424,29 @@ class _Watch:
     @property
     def rounds(self) -> int:
         return len(self.estimates)
+
+    def state(self) -> State:
+        """What is needed to go on watching."""
+        arrays: dict[str, Any] = {}
+        settings: dict[str, Any] = {
+            "estimates": self.estimates,
+            "certified": self.certified,
+            "stale": self.stale,
+        }
+        for name, kept in (("best", self.best), ("last", self.last)):
+            if kept is not None:
+                arrays |= {f"{name}.w": kept.w, f"{name}.b": kept.b, f"{name}.q": kept.q}
+                settings[name] = {field: getattr(kept, field) for field in _NUMBERS}
+        return arrays, settings
+
+    def restore(self, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
+        """Go on from the state of another watch, its arrays under ``watch.``."""
+        self.estimates, self.certified = settings["estimates"], settings["certified"]
+        self.stale = settings["stale"]
+        for name in ("best", "last"):
+            if name in settings:
+                w, b, q = (arrays[f"watch.{name}.{part}"] for part in "wbq")
+                setattr(self, name, Iterate(w=w, b=b, q=q, **settings[name]))
 
     @property
     def suspicious(self) -> bool:

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from drago.checkpoint import State
 from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate
@@ -129,6 +131,21 @@ class Iterations:
         start: Evaluation,
         q: Vector | str = "exact",
     ) -> None:
+        self._prepare(problem, blocks, metric, mean)
+        self.t, self.n_calls, self.visits = 0, 0, 0
+        self._offset = 0  # iterations of abandoned runs
+        self.w, self.b = start.w.copy(), start.b.copy()
+        self._mean_w, self._mean_b = self.w, self.b
+        self._ring = np.repeat(self._packed()[None], blocks.count, axis=0)
+        self._ring_sum = self._ring.sum(axis=0)
+        self._last_k, self._last_j = -1, -1
+        self._fill_tables(start, q)
+        self._last_change = np.zeros_like(self.aggregate)
+        self._last_change_b = np.zeros_like(self.aggregate_b)
+
+    def _prepare(
+        self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
+    ) -> None:
         self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
         self.steps: StepRule = Steps(0.1, 0.1, True)
         uniform = problem.p.min() == problem.p.max()
@@ -138,20 +155,51 @@ class Iterations:
         self.oracle, self._estimator = (
             problem.uncertainty.oracle(self.p, problem.divergence, groups) for _ in range(2)
         )
-        self.t, self.n_calls, self.visits = 0, 0, 0
-        self._offset = 0  # iterations of abandoned runs
-        self.w, self.b = start.w.copy(), start.b.copy()
-        self._mean_w, self._mean_b = self.w, self.b
-        self._ring = np.repeat(self._packed()[None], blocks.count, axis=0)
-        self._ring_sum = self._ring.sum(axis=0)
         largest = max(rows.stop - rows.start for rows in blocks.slices)
         self._u = np.empty(problem.n_samples)
         self._losses = np.empty((2, largest))
         self._slopes = np.empty((2, largest, problem.n_outputs))
-        self._last_k, self._last_j = -1, -1
-        self._fill_tables(start, q)
-        self._last_change = np.zeros_like(self.aggregate)
-        self._last_change_b = np.zeros_like(self.aggregate_b)
+
+    _COUNTS = ("t", "n_calls", "visits", "_offset", "_last_k", "_last_j")
+    _ARRAYS: tuple[str, ...] = (
+        "w", "b", "_mean_w", "_mean_b", "_ring", "_ring_sum", "loss_table", "product", "q",
+        "mirror", "aggregate", "aggregate_b", "_last_change", "_last_change_b", "_slopes",
+    )  # fmt: skip
+
+    def state(self) -> State:
+        """Everything that the next step depends on."""
+        arrays = {name: getattr(self, name) for name in self._ARRAYS}
+        counts = {name: int(getattr(self, name)) for name in self._COUNTS}
+        return arrays, {
+            "counts": counts,
+            "oracle": self.oracle.memory,
+            "estimator": self._estimator.memory,
+            "steps": dict(vars(self.steps)),
+        }
+
+    @classmethod
+    def restored(
+        cls,
+        problem: DROProblem,
+        blocks: Blocks,
+        metric: Metric,
+        mean: Vector | None,
+        state: State,
+        rule: type[Any],
+    ) -> Iterations:
+        """The iterations that were in this state; `rule` is the class of their steps."""
+        self = cls.__new__(cls)
+        self._prepare(problem, blocks, metric, mean)
+        arrays, settings = state
+        for name in cls._ARRAYS:
+            setattr(self, name, arrays[name])
+        for name, value in settings["counts"].items():
+            setattr(self, name, value)
+        self.oracle.memory = settings["oracle"]
+        self._estimator.memory = settings["estimator"]
+        self.steps = object.__new__(rule)
+        vars(self.steps).update(settings["steps"])
+        return self
 
     def _fill_tables(self, start: Evaluation, q: Vector | str) -> None:
         """Losses, slopes, weights and their aggregate at the starting point."""
@@ -333,13 +381,18 @@ class Iterations:
         primal = value[0] + 0.5 * problem.mu * float(np.vdot(self.w, self.w))
         return max(value[0] - value[1], 0.0) + inner, primal
 
+    @property
+    def n_iter(self) -> int:
+        """Iterations, those of abandoned runs included."""
+        return self.t + self._offset
+
     def iterate(self) -> Iterate:
         """Where the method stands, with rows in the problem's order."""
         gap, primal = self.estimates()
         return Iterate(
             w=self.w,
             b=self.b,
-            n_iter=self.t + self._offset,
+            n_iter=self.n_iter,
             n_passes=self.visits / self.problem.n_samples,
             n_oracle_calls=self.n_calls,
             q=self.blocks.scatter(self.q),
@@ -387,6 +440,8 @@ class LaggedIterations(Iterations):
     the weights of the proximal terms have a further ``1/(1+alpha)`` (`LaggedSteps`), the window of
     past points is ``t-M+1 ... t-1``, and the dual correction of the first iteration is kept.
     """
+
+    _ARRAYS = (*Iterations._ARRAYS, "old_losses", "old_product")
 
     def _fill_tables(self, start: Evaluation, q: Vector | str) -> None:
         super()._fill_tables(start, q)

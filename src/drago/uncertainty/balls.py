@@ -81,6 +81,8 @@ class KLBall(_Ball):
 class BallOracle(DualOracle):
     """``D(q || p) <= radius`` with the ball's own divergence."""
 
+    _remembered = ("_start", "_effective")
+
     def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector, radius: float) -> None:
         super().__init__(uncertainty, divergence, p)
         self.radius = float(radius)

@@ -76,6 +76,8 @@ class DualOracle:
         Positive, with sum 1.
     """
 
+    _remembered: tuple[str, ...] = ()
+
     def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector) -> None:
         self.uncertainty = uncertainty
         self.divergence = divergence
@@ -119,6 +121,16 @@ class DualOracle:
     def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
         """The weights and their derivative; None where it is not known or does not exist."""
         return self.weights(u, c), None
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """What the next search starts from; with it a solve can be resumed to the last bit."""
+        return {name: float(getattr(self, name)) for name in self._remembered}
+
+    @memory.setter
+    def memory(self, values: dict[str, float]) -> None:
+        for name in self._remembered:
+            setattr(self, name, float(values[name]))
 
     def _mirror(self, q: Vector, mirror: Vector) -> None:
         if mirror.size:

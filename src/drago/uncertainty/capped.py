@@ -56,6 +56,8 @@ class Simplex(UncertaintySet):
 class CappedOracle(DualOracle):
     """``0 <= q_i <= cap p_i``: CVaR and, with ``cap = inf``, the simplex."""
 
+    _remembered = ("_tau", "_c")
+
     def __init__(
         self, uncertainty: Any, divergence: Divergence, p: Vector, cap: float = np.inf
     ) -> None:

@@ -100,6 +100,14 @@ class GroupedOracle(DualOracle):
         self.mass = group_sums(groups, p)
         self.inner: DualOracle = inner.oracle(self.mass / self.mass.sum(), divergence)
 
+    @property
+    def memory(self) -> dict[str, float]:
+        return self.inner.memory
+
+    @memory.setter
+    def memory(self, values: dict[str, float]) -> None:
+        self.inner.memory = values
+
     def _means(self, u: Vector) -> Vector:
         # From the maximum, so that equal losses give equal means and a constant changes nothing.
         return group_sums(self.groups, self.p * (u - u.max())) / self.mass

@@ -1,0 +1,133 @@
+"""What a solve has to remember to go on bit for bit: the loop's part, and whose problem it is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from drago.certificate import Certificate
+from drago.checkpoint import CheckpointError, State, fingerprint, load, save
+from drago.problem import DROProblem
+from drago.result import Record
+
+if TYPE_CHECKING:
+    from drago.solvers.base import Loop, Method
+
+# Saving may take this share of the time.
+_SHARE = 0.05
+
+
+class Checkpoints:
+    """The file of a solve, and when to write it.
+
+    Parameters
+    ----------
+    path : str or path
+    every : float
+        Seconds between two savings; more where one takes long.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every: float) -> None:
+        self.path, self.every = path, every
+        self._next = 0.0
+        self._identity = ""
+
+    def begin(self, loop: Loop, method: Method) -> State | None:
+        """Restore what was saved for this very solve; the method's part of it, if there is one."""
+        self._identity = identity(loop.problem, method, loop.random_state)
+        found = load(self.path)
+        if found is None:
+            return None
+        arrays, settings = found
+        if settings.get("identity") != self._identity:
+            raise CheckpointError(
+                f"The checkpoint {os.fspath(self.path)} belongs to another problem, solver or "
+                "random_state. Give another path, or delete it to start anew."
+            )
+        _unpack(loop, _inner(arrays, "loop."), settings["loop"])
+        return _inner(arrays, "method."), settings["method"]
+
+    def rest(self, loop: Loop, snapshot: Callable[[], State]) -> None:
+        """A moment at which the solve could be resumed: save it where that is due."""
+        began = time.perf_counter()
+        if began < self._next and not loop.is_running_out:
+            return
+        arrays, settings = snapshot()
+        mine, more = _pack(loop)
+        names = {f"method.{name}": array for name, array in arrays.items()}
+        names |= {f"loop.{name}": array for name, array in mine.items()}
+        save(self.path, names, {"identity": self._identity, "loop": more, "method": settings})
+        ended = time.perf_counter()
+        self._next = ended + max(self.every, (ended - began) / _SHARE)
+
+
+def identity(problem: DROProblem, method: Method, random_state: int) -> str:
+    """A digest of everything that the course of a solve depends on, but for its limits."""
+    loss = problem.loss
+    own = getattr(loss, "function", None)
+    return fingerprint(
+        problem.X,
+        problem.y,
+        problem.p,
+        problem.groups,
+        repr(loss) if own is None else getattr(own, "__qualname__", type(own).__qualname__),
+        repr(problem.uncertainty)
+        if not problem.uncertainty.is_users
+        else type(problem.uncertainty).__qualname__,
+        problem.divergence.name,
+        repr(problem.constraint),
+        problem.fit_intercept,
+        problem.mu,
+        problem.nu,
+        repr(method),
+        random_state,
+    )
+
+
+def _inner(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
+
+
+_NUMBERS = ("_judged_iter", "_next_look", "_factor", "_extra_passes", "_evaluating")
+
+
+def _pack(loop: Loop) -> State:
+    arrays: dict[str, Any] = {}
+    settings: dict[str, Any] = {name: getattr(loop, name) for name in _NUMBERS}
+    settings["elapsed"] = loop.elapsed
+    settings["notes"] = loop._notes
+    settings["oracle"] = loop.oracle.memory
+    settings["records"] = [list(asdict(record).values()) for record in loop._records]
+    for name, entry in (("best", loop._best), ("dual", loop._best_dual)):
+        assert entry is not None
+        certificate, arrays[f"{name}.w"], arrays[f"{name}.b"] = entry
+        kept = {f.name: getattr(certificate, f.name) for f in fields(certificate)}
+        arrays[f"{name}.q"] = kept.pop("dual_weights")
+        settings[name] = kept
+    if loop._start is not None:
+        arrays["start.w"], arrays["start.b"] = loop._start.w, loop._start.b
+    return arrays, settings
+
+
+def _unpack(loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
+    from drago.solvers.base import Start
+
+    for name in _NUMBERS:
+        setattr(loop, name, settings[name])
+    loop._earlier = settings["elapsed"]
+    loop._notes = settings["notes"]
+    loop.oracle.memory = settings["oracle"]
+    loop._records = [Record(*values) for values in settings["records"]]
+    entries = []
+    for name in ("best", "dual"):
+        certificate = Certificate(dual_weights=arrays[f"{name}.q"], **settings[name])
+        entries.append((certificate, arrays[f"{name}.w"], arrays[f"{name}.b"]))
+    loop._best, loop._best_dual = entries
+    if "start.w" in arrays:
+        loop._start = Start(arrays["start.w"], arrays["start.b"])
+    assert np.isfinite(loop._factor)

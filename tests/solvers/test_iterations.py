@@ -1,0 +1,474 @@
+"""DRAGO's iterations against literal transcriptions of the paper, same blocks drawn."""
+
+import copy
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import drago
+import literal_drago
+import literal_support
+import literal_variants
+from cases import nominal
+from drago.metric import Metric, make_metric
+from drago.solvers.blocks import Blocks
+from drago.solvers.iterations import (
+    Iterations,
+    LaggedIterations,
+    LaggedSteps,
+    Steps,
+    SupportIterations,
+    UnregularisedSteps,
+)
+
+SETS = {
+    "cvar": drago.CVaR(0.4),
+    "extremile": drago.Extremile(2.0),
+    "chi2_ball": drago.Chi2Ball(0.5),
+}
+LOSSES = ("squared", "logistic", "multinomial")
+PAIRS = [
+    ("cvar", "chi2"),
+    ("cvar", "kl"),
+    ("extremile", "chi2"),
+    ("extremile", "kl"),
+    ("chi2_ball", "chi2"),
+]
+NU, MU, N = 0.2, 0.5, 24
+# Name of the algorithm: step size and metric.
+KINDS = {"stationary": (0.05, "full"), "paper": (0.02, "euclidean"), "lagged": (0.02, "diagonal")}
+
+
+def data(loss, n=N, seed=7):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 4)) * [1.0, 0.5, 2.0, 1.0]
+    X[np.abs(X) < 0.3] = 0.0
+    z = X @ [1.0, -1.0, 0.5, 0.0] + rng.standard_normal(n)
+    if loss == "squared":
+        return X, z
+    if loss == "logistic":
+        return X, (z > 0).astype(float)
+    return X, np.digitize(z, [-0.7, 0.7])
+
+
+def make(X, y, loss="squared", uncertainty="cvar", divergence="auto", nu=NU, mu=MU, **kwargs):
+    return drago.DROProblem(
+        X,
+        y,
+        loss=loss,
+        uncertainty=SETS[uncertainty],
+        divergence=divergence,
+        shift_cost=nu,
+        l2_reg=mu,
+        **kwargs,
+    )
+
+
+def begin(problem, n_blocks, metric="full", kind=Iterations, q="exact", mean=None, start=None):
+    """Iterations from w = 0, or from `start`."""
+    norm = make_metric(problem, metric, mean) if isinstance(metric, str) else metric
+    if start is None:
+        start = np.zeros((problem.n_features, problem.n_outputs)), np.zeros(problem.n_outputs)
+    blocks = Blocks(problem, n_blocks)
+    return kind(problem, blocks, norm, mean, problem.evaluate(*start), q)
+
+
+def go(it, draws):
+    for i, j in draws:
+        it.step(int(i), int(j))
+    return it.w, it.blocks.scatter(it.q)
+
+
+def matrix(metric):
+    H = np.diag(metric.eigenvalues)
+    return H if metric.basis is None else metric.basis @ H @ metric.basis.T
+
+
+def rows_of(n, n_blocks):
+    return [np.arange(k, n, n_blocks) for k in range(n_blocks)]
+
+
+def draw(n_blocks, iterations, seed=5):
+    return np.random.default_rng(seed).integers(0, n_blocks, size=(iterations, 2))
+
+
+def same(found, expected, atol=1e-10):
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+def check(loss, name, divergence, n_blocks, kind, iterations, storages=(np.asarray, sp.csr_array),
+          weighted=False, alpha=None, metric=None, dual_alpha=None):  # fmt: skip
+    """The library, with the features stored in each way, against the transcription."""
+    X, y = data(loss)
+    own_alpha, own_metric = KINDS[kind]
+    alpha, metric = alpha or own_alpha, metric or own_metric
+    p = nominal("random" if weighted else "uniform", N, np.random.default_rng(1))
+    draws = draw(n_blocks, iterations)
+    found = []
+    for storage in storages:
+        weight = p if weighted else None
+        problem = make(storage(X), y, loss, name, divergence, sample_weight=weight)
+        if kind == "lagged":
+            it = begin(problem, n_blocks, metric, LaggedIterations, "nominal")
+            it.steps = LaggedSteps(alpha)
+        else:
+            it = begin(problem, n_blocks, metric, q="exact" if kind == "stationary" else "nominal")
+            it.steps = Steps(alpha, dual_alpha or alpha, kind == "stationary")
+        found.append(go(it, draws))
+        H = matrix(it.metric)
+    common = (X, y, loss, SETS[name], divergence, NU, MU, p, rows_of(N, n_blocks), draws, alpha)
+    if kind == "lagged":
+        expected = literal_variants.run_lagged(*common, H)
+    else:
+        expected = literal_drago.run(*common, kind == "stationary", H, dual_alpha)
+    assert 0.05 < np.abs(expected[0]).max() < 50  # it has moved and not diverged
+    for one in found:
+        same(one, expected)
+
+
+# ------------------------------------------------------------------------- the paper's algorithms
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("name", "divergence"), PAIRS)
+@pytest.mark.parametrize("n_blocks", [4, 5])
+def test_equals_the_literal_algorithm(loss, name, divergence, n_blocks):
+    """Blocks that divide n and that do not, dense and sparse; one of the algorithms for each."""
+    index = LOSSES.index(loss) + PAIRS.index((name, divergence)) + n_blocks
+    check(loss, name, divergence, n_blocks, list(KINDS)[index % 3], 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("name", "divergence"), PAIRS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_literal_algorithm_for_long(loss, name, divergence, kind):
+    for n_blocks in (4, 5):
+        check(loss, name, divergence, n_blocks, kind, 300)
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2, N])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_block_size(n_blocks, kind):
+    """All rows in one block, two blocks, and one row a block, with sample weights, for long."""
+    alpha = 0.01 if n_blocks == N else 0.05
+    check(
+        "squared", "cvar", "chi2", n_blocks, kind, 300, (np.asarray,), True, alpha, "euclidean"
+    )
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full"])
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+def test_every_metric_with_sample_weights(metric, divergence):
+    check("logistic", "extremile", divergence, 5, "stationary", 60, weighted=True, metric=metric)
+
+
+@pytest.mark.parametrize("kind", ["stationary", "paper"])
+@pytest.mark.parametrize("dual_alpha", [0.01, 0.1])
+def test_dual_steps_of_their_own(kind, dual_alpha):
+    check("squared", "cvar", "chi2", 5, kind, 100, dual_alpha=dual_alpha)
+
+
+def test_float32_features_are_worked_on_in_float64():
+    X, y = data("logistic")
+    single = X.astype(np.float32)
+    draws = draw(5, 60)
+    double = go(begin(make(single.astype(float), y, "logistic"), 5), draws)
+    for given in (single, sp.csr_array(single)):
+        assert make(given, y, "logistic").X.dtype == np.float32
+        for kind in (Iterations, SupportIterations):
+            found = go(begin(make(given, y, "logistic"), 5, kind=kind), draws)
+            if kind is Iterations:
+                same(found, double, 1e-12)
+        same(found, go(begin(make(single.astype(float), y, "logistic"), 5, kind=kind), draws))
+
+
+# ------------------------------------------------------------------------ the appendix's variant
+
+
+def check_unregularised(loss, name, divergence, mu, nu, n_blocks, iterations):
+    X, y = data(loss)
+    problem = make(X, y, loss, name, divergence, nu, mu)
+    draws = draw(n_blocks, iterations)
+    # Constants far below the true ones: as they are, nothing would move.
+    L, G, kappa = 0.1, 0.02, problem.kappa_q
+    smooth, lipschitz = 12 * np.e * kappa * L, 32 * G
+    it = begin(problem, n_blocks, Metric(np.ones(4), None, 1.0), q="nominal")
+    it.steps = UnregularisedSteps(n_blocks, mu, smooth, lipschitz)
+    found = go(it, draws)
+    nu_1 = (n_blocks * lipschitz / smooth) ** 2
+    w, w_bar, q = literal_variants.run_unregularised(
+        X, y, loss, SETS[name], divergence, nu, mu, problem.p, rows_of(N, n_blocks), draws,
+        G, L, kappa, 1.0, 1.0, nu_1, 5 * max(n_blocks - 1, 1),
+    )  # fmt: skip
+    assert np.abs(w).max() > 0.05
+    same((*found, it.average()[0]), (w, q, w_bar))
+    assert not np.allclose(w, w_bar)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.1])
+@pytest.mark.parametrize("nu", [0.0, 0.2])
+@pytest.mark.parametrize("n_blocks", [1, 4, 5])
+def test_unregularised_equals_the_literal_variant(mu, nu, n_blocks):
+    check_unregularised("squared", "cvar", "chi2", mu, nu, n_blocks, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("name", "divergence"), PAIRS)
+def test_unregularised_equals_the_literal_variant_for_long(loss, name, divergence):
+    for mu, nu in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2)):
+        check_unregularised(loss, name, divergence, mu, nu, 5, 300)
+
+
+def test_the_average_is_the_last_point_with_other_steps():
+    it = begin(make(*data("squared")), 4)
+    go(it, draw(4, 10))
+    assert (it.average()[0] == it.w).all() and (it.average()[1] == it.b).all()
+
+
+# ----------------------------------------------------------------------- the exact primal gradient
+
+
+def check_support(loss, name, divergence, n_blocks, iterations, intercept=False, picked=False,
+                  weighted=False, metric="full"):  # fmt: skip
+    X, y = data(loss)
+    p = nominal("random" if weighted else "uniform", N, np.random.default_rng(1))
+    draws = draw(n_blocks, iterations)
+    alpha = 0.1
+    for storage in (np.asarray, sp.csr_array):
+        problem = make(
+            storage(X), y, loss, name, divergence,
+            sample_weight=p if weighted else None, fit_intercept=intercept,
+        )  # fmt: skip
+        mean = p @ X if intercept else None
+        it = begin(problem, n_blocks, metric, SupportIterations, mean=mean)
+        it.blocks._copied = it.blocks._copied and not picked
+        it.steps = Steps(alpha, alpha, True)
+        found = go(it, draws)
+        H, features, ridge = matrix(it.metric), X, np.full(4, MU)
+        if intercept:
+            # Centred features and a last one of ones.
+            features = np.column_stack([X - mean, np.ones(N)])
+            H = np.block([[H, np.zeros((4, 1))], [np.zeros((1, 4)), it.metric.intercept]])
+            ridge = np.append(ridge, 0.0)
+        expected, q = literal_support.run(
+            features, y, loss, SETS[name], divergence, NU, ridge, p, rows_of(N, n_blocks), draws,
+            alpha, H,
+        )  # fmt: skip
+        same(found, (expected[:4], q))
+        if intercept:
+            assert np.abs(expected[4]).max() > 1e-3
+            np.testing.assert_allclose(it.b + mean @ it.w, expected[4], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("name", "divergence"), PAIRS)
+def test_support_equals_the_literal_twin(loss, name, divergence):
+    """All rows, and only those with weight; an intercept in every other case."""
+    index = LOSSES.index(loss) + PAIRS.index((name, divergence))
+    for n_blocks, picked in ((4, False), (5, True)):
+        check_support(
+            loss, name, divergence, n_blocks, 60, (index + n_blocks) % 2 == 0, picked, picked
+        )
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2, N])
+@pytest.mark.parametrize("picked", [False, True])
+def test_support_with_any_block_size(n_blocks, picked):
+    check_support("squared", "cvar", "chi2", n_blocks, 100, True, picked, True, "diagonal")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("name", "divergence"), PAIRS)
+def test_support_equals_the_literal_twin_for_long(loss, name, divergence):
+    for intercept, picked in ((False, True), (True, False)):
+        for n_blocks in (4, 5):
+            check_support(loss, name, divergence, n_blocks, 300, intercept, picked)
+
+
+# ------------------------------------------------------------------------------- what must hold
+
+
+@pytest.mark.parametrize("kind", [Iterations, SupportIterations])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("n_blocks", [1, 3, 8])
+def test_the_optimum_is_a_fixed_point(kind, loss, n_blocks):
+    """With an intercept and sample weights: from the exact optimum nothing moves."""
+    X, y = data(loss)
+    p = nominal("random", N, np.random.default_rng(1))
+    problem = make(X, y, loss, sample_weight=p, fit_intercept=True)
+    best = drago.solve(problem, "lbfgs", tol=1e-12)
+    w, b = problem.to_internal(best.coef, best.intercept)
+    it = begin(problem, n_blocks, kind=kind, mean=p @ X, start=(w, b))
+    q = it.blocks.scatter(it.q)
+    go(it, draw(n_blocks, 3 * n_blocks))
+    same((it.w, it.b, it.blocks.scatter(it.q)), (w, b, q), 1e-4)
+
+
+@pytest.mark.parametrize("kind", [Iterations, SupportIterations])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_converges_to_the_optimum(kind, loss, intercept):
+    X, y = data(loss)
+    problem = make(X, y, loss, fit_intercept=intercept)
+    best = drago.solve(problem, "lbfgs", tol=1e-12)
+    w, b = problem.to_internal(best.coef, best.intercept)
+    mean = problem.p @ X if intercept else None
+    it = begin(problem, 4, kind=kind, mean=mean)
+    go(it, draw(4, 1500))
+    same((it.w, it.b), (w, b), 1e-5)
+    gap, primal = it.estimates()
+    assert gap <= 1e-8 and primal == pytest.approx(best.primal, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_estimators_are_unbiased(loss):
+    """Over all blocks I and J, the mean of v^P and v^D is what the exact correction gives."""
+    n, m, ratio = 11, 3, 1 / 1.1
+    X, y = data(loss, n)
+    it = begin(make(X, y, loss, fit_intercept=True), m, "euclidean", mean=X.mean(axis=0))
+    it.steps = Steps(0.1, 0.1, True)
+    for i, j in draw(m, 7):
+        older = it.product.copy()
+        it.step(int(i), int(j))
+    Xg = it.blocks.gather(X)
+    ev = it.problem.evaluate(it.w, it.b)
+    change = it.q[:, None] * it.blocks.gather(ev.dlosses) - older
+    expected = it.aggregate + ratio * Xg.T @ change, it.aggregate_b + ratio * change.sum(axis=0)
+    seen = [copy.deepcopy(it)._primal_gradient(i, ratio * m) for i in range(m)]
+    for index in range(2):
+        found = np.mean([one[index] for one in seen], axis=0)
+        np.testing.assert_allclose(found, expected[index], rtol=0, atol=1e-13)
+    assert max(np.abs(one[0] - expected[0]).max() for one in seen) > 1e-4
+
+    # The aggregate is what the table adds up to, and the table is q s of the last visits.
+    np.testing.assert_allclose(it.aggregate, Xg.T @ it.product, rtol=0, atol=1e-13)
+
+    seen, before = [], it.loss_table.copy()
+    for j in range(m):
+        trial = copy.deepcopy(it)
+
+        def solve_into(u, c, q, mirror):
+            seen.append(u - (c - NU) * mirror)
+
+        trial.oracle.solve_into = solve_into
+        trial.step(0, j)
+    losses = it.blocks.gather(it.problem.evaluate(trial.w, trial.b).losses)
+    expected = trial.loss_table + ratio * (losses - before)
+    np.testing.assert_allclose(np.mean(seen, axis=0), expected, rtol=0, atol=1e-11)
+    assert max(np.abs(one - expected).max() for one in seen) > 1e-3
+
+
+def test_the_exact_gradient_is_exact():
+    X, y = data("multinomial")
+    for picked in (False, True):
+        it = begin(make(X, y, "multinomial"), 5, kind=SupportIterations)
+        it.blocks._copied = not picked
+        for i, j in draw(5, 20):
+            it.step(int(i), int(j))
+            ev = it.problem.evaluate(it.w, it.b)
+            exact = X.T @ (it.blocks.scatter(it.q)[:, None] * ev.dlosses)
+            grad, _ = copy.deepcopy(it)._primal_gradient(0, 1.0)
+            np.testing.assert_allclose(grad, exact, rtol=0, atol=1e-13)
+
+
+def test_counts_follow_the_paper():
+    """Initialisation n; then each block that is not known from elsewhere."""
+    it = begin(make(*data("squared", 12)), 4, "euclidean")
+    assert it.n_calls == 12 and it.visits == 12
+    it.step(0, 2)  # K = 1: three blocks
+    assert it.n_calls == 12 + 9 and it.visits == 12 + 9
+    it.step(1, 2)  # I = K_1 and J = K_2: one block
+    assert it.n_calls == 12 + 9 + 3 and it.visits == 12 + 18
+    it.step(2, 0)  # I = K_2 = J_2; K = 3; J
+    assert it.n_calls == 12 + 9 + 3 + 6 and it.visits == 12 + 27
+    iterate = it.iterate()
+    assert iterate.n_iter == 3 and iterate.n_oracle_calls == it.n_calls
+    assert iterate.n_passes == it.visits / 12
+
+
+def test_blocks_of_unequal_size_are_counted_by_their_rows():
+    it = begin(make(*data("squared", 11)), 4, "euclidean")  # 3, 3, 3 and 2 rows
+    it.step(3, 0)  # K = 1
+    assert it.n_calls == 11 + 2 + 3 + 3 == it.visits
+
+
+def test_counts_of_an_abandoned_run_are_carried_on():
+    problem = make(*data("squared", 12))
+    first, second = begin(problem, 4), begin(problem, 4)
+    go(first, [(0, 2), (1, 3)])
+    calls, visits = first.n_calls, first.visits
+    second.continue_count(first)
+    second.step(0, 2)
+    assert second.n_calls == calls + 12 + 9 and second.visits == visits + 12 + 9
+    assert second.iterate().n_iter == 3
+
+
+def test_counts_of_the_exact_gradient():
+    """No more than the blocks K and J, and the rows with weight."""
+    X, y = data("squared", 200)
+    problem = make(X, y, nu=1e-3)
+    it = begin(problem, 4, kind=SupportIterations)
+    it.blocks._copied = False
+    it.step(0, 2)
+    for _ in range(5):
+        calls, visits = it.n_calls, it.visits
+        with_weight = int(np.count_nonzero(it.q > 1e-12 / 200))
+        assert with_weight < 120
+        it.step(0, it.t % 4)
+        assert it.n_calls - calls <= 100 + with_weight
+        assert it.visits - visits <= 100 + with_weight
+
+
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+@pytest.mark.parametrize("kind", [Iterations, SupportIterations])
+def test_weights_to_start_with(divergence, kind):
+    X, y = data("squared")
+    problem = make(X, y, divergence=divergence)
+    exact = problem.worst_case_weights(problem.losses(np.zeros(4)))
+    draws = draw(5, 40)
+    same(
+        go(begin(problem, 5, kind=kind, q=exact), draws),
+        go(begin(problem, 5, kind=kind, q="exact"), draws),
+    )
+    nominal_, given = (
+        go(begin(problem, 5, kind=kind, q=q), draws) for q in ("nominal", problem.p)
+    )
+    same(nominal_, given)
+
+
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+def test_without_a_shift_cost_the_exact_start_is_finite(divergence):
+    """A vertex has weights 0, whose logarithm is no place to start from."""
+    X, y = data("squared")
+    it = begin(make(X, y, divergence=divergence, nu=0.0), 4, "euclidean")
+    it.steps = UnregularisedSteps(4, MU, 1.0, 1.0)
+    w, q = go(it, draw(4, 40))
+    assert np.isfinite(w).all() and np.isfinite(it.mirror).all() and np.isfinite(q).all()
+    assert q.sum() == pytest.approx(1.0) and problem_allows(it.problem, q)
+
+
+def problem_allows(problem, q):
+    return problem.uncertainty.violation(q, problem.p) <= 1e-9
+
+
+@pytest.mark.parametrize("constraint", [
+    drago.NonNegative(), drago.Box(-0.2, 0.3), drago.L2Ball(0.3)
+], ids=repr)  # fmt: skip
+@pytest.mark.parametrize("kind", [Iterations, SupportIterations])
+@pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full"])
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_constraints_hold_at_every_iteration(constraint, kind, metric, loss):
+    X, y = data(loss)
+    problem = make(X, y, loss, constraint=constraint)
+    it = begin(problem, 3, metric, kind)
+    for i, j in draw(3, 600):
+        it.step(int(i), int(j))
+        assert constraint.contains(it.w)
+    free = make(X, y, loss)
+    assert not constraint.contains(go(begin(free, 3, metric, kind), draw(3, 600))[0])
+    assert drago.certify(problem, *problem.to_public(it.w, it.b)).rel_gap <= 1e-4
