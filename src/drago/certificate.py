@@ -188,19 +188,25 @@ class _Search:
 
     def run(self, q: Vector | None, predictions: int) -> None:
         here = self._gradient(self.ev, self.exact)
-        self._try("tangent", self.exact, here)
-        hopeful = True
-        if self._wants_more() and self._is_costly(self.exact):
-            hopeful = self._approach(self.exact, here)
-        if hopeful and self._wants_more():
-            self._try("curvature", self.exact, here)
-        if q is not None and not self._is_enough():
-            given = self._gradient(self.ev, q)
-            self._try("tangent", q, given)
-            if self._wants_more():
-                self._try("curvature", q, given)
+        self._try_all(self.exact, here)
+        if q is not None and not self._is_enough() and self._has_hope(self._slack(q)):
+            self._try_all(q, self._gradient(self.ev, q))
         if self._wants_more():
             self._predict(here, predictions)
+
+    def _try_all(self, q: Vector, g: Gradient) -> None:
+        """The bounds for some weights, cheap ones first."""
+        self._try("tangent", q, g)
+        hopeful = True
+        if self._wants_more() and self._is_costly(q):
+            hopeful = self._approach(q, g)
+        if hopeful and self._wants_more():
+            self._try("curvature", q, g)
+
+    def _has_hope(self, part: float) -> bool:
+        """Whether the target, or at least the best gap, could be reached with this part of it."""
+        aim = max(self.target, 0.5 * relative(self.gap, self.primal, self.reference))
+        return relative(part, self.primal, self.reference) <= aim
 
     def result(self) -> Certificate:
         restricted_to = None
@@ -290,7 +296,9 @@ class _Search:
             gap = slack + fallen + inner + _CANCELLED * abs(self.primal)
             if gap < self.gap:
                 self.gap, self.bound, self.weights = gap, "curvature", q
-        return relative(slack + fallen, self.primal, self.reference) <= self.target
+            if relative(slack + fallen, self.primal, self.reference) > self.target:
+                return False
+        return True
 
     def _spend(self, passes: float) -> None:
         self.passes += passes

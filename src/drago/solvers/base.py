@@ -20,7 +20,7 @@ import numpy.typing as npt
 from drago.certificate import AMPLE, Certificate, judge, relative
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
-from drago.metric import subsample
+from drago.metric import Metric, make_metric, subsample
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.resume import Checkpoints
@@ -73,11 +73,12 @@ class Iterate:
 
 @dataclass(frozen=True)
 class Start:
-    """A point to start from, and weights for the methods that keep some."""
+    """A point to start from; weights, for the methods that keep some; the metric it came with."""
 
     w: Matrix
     b: Vector
     q: Vector | None = None
+    metric: Metric | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ class Loop:
         self._best: tuple[Certificate, Matrix, Vector] | None = None
         self._best_dual: tuple[Certificate, Matrix, Vector] | None = None
         self._start = start
+        self.metric: Metric | None = None  # the one in use, for whoever goes on
         self._notes: list[str] = []
         self._allowed = np.inf
         self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
@@ -223,6 +225,14 @@ class Loop:
         primal, reference = self._objective(self._last)
         return self.tol * max(reference - primal, 0.0) / max(self._factor, 1e-300)
 
+    def make_metric(self, kind: str, mean: Vector | None) -> Metric:
+        """The metric of the problem, or that of the part of its rows which gave the start."""
+        if self._start is not None and self._start.metric is not None:
+            self.metric = self._start.metric
+        else:
+            self.metric = make_metric(self.problem, kind, mean)
+        return self.metric
+
     def hand_over(self, method: Method, passes: float = np.inf) -> str:
         """Let another method go on from the best point, for so many passes; it will be named."""
         if self._last is not None:
@@ -232,7 +242,7 @@ class Loop:
                 self._last.n_oracle_calls,
             )
         self._notes.append(f"finished by {method.name} from iteration {self._before[0]} on")
-        self._start = Start(*self.best_point())
+        self._start = Start(*self.best_point(), metric=self.metric)
         self._factor = 1.0
         self._next_look = self._before[0] + 1
         self._allowed = self._before[1] + passes
@@ -472,7 +482,7 @@ class Loop:
         self._extra_passes += result.n_passes * size / n
         self._start = Start(*part.to_internal(result.coef, result.intercept))
         if loop.status is Status.OPTIMAL and loop._last is not None:
-            self._start = Start(loop._last.w, loop._last.b)
+            self._start = Start(loop._last.w, loop._last.b, metric=loop.metric)
         notes = [f"started from {size} of {n} rows", *loop._notes]
         self._notes.append(" ".join([notes[0], *(f"[{note}]" for note in notes[1:])]))
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from drago._validation import check_flag, check_integer, check_number, check_option
 from drago.bounds import curvature_cost
 from drago.checkpoint import State
-from drago.metric import Metric, make_metric, subsample
+from drago.metric import Metric, subsample
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.blocks import NOTICEABLE, SMALL, Blocks
@@ -60,8 +60,8 @@ _FAR = 5
 # use up before they do.
 _CHEAP = 3.0
 _AS_LONG_AS = 5.0
-# Tables from blocks are stale: the gap that they show is several times the true one.
-_OPTIMISM = 0.2
+# The more blocks, the older the tables: the gap that they show is several times the true one.
+_OPTIMISM = 1.6
 # The theory's constants are safe, not sharp; without mu or nu "auto" takes them this much smaller.
 _SLACK = 100.0
 
@@ -211,7 +211,7 @@ class _Run:
         self.mean = None
         if problem.fit_intercept:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
-        self.metric = make_metric(problem, settings.metric, self.mean)
+        self.metric = loop.make_metric(settings.metric, self.mean)
         self.cut = 1.0
         start = problem.evaluate(*loop.start)
         self.exact = self._is_exact_worthwhile(start)
@@ -242,7 +242,7 @@ class _Run:
         self.rng.bit_generator.state = settings["rng"]
         self.cut, self.exact = settings["cut"], settings["exact"]
         self.mean = arrays.get("mean")
-        self.metric = Metric(
+        self.metric = self.loop.metric = Metric(
             arrays["metric.eigenvalues"], arrays.get("metric.basis"), settings["intercept"]
         )
         self.blocks = Blocks(
@@ -345,9 +345,8 @@ class _Run:
 
     def _iterate(self) -> Iterate:
         iterate = self.state.iterate()
-        if self.exact:
-            return iterate
-        return replace(iterate, gap_estimate=_OPTIMISM * iterate.gap_estimate)
+        optimism = min(_OPTIMISM / self.blocks.count, 1.0)
+        return replace(iterate, gap_estimate=optimism * iterate.gap_estimate)
 
     def _slow_down(self) -> None:
         """Shorter steps, from where it is: the tables stay."""
@@ -398,7 +397,9 @@ class _Run:
 
     def _finish(self) -> str:
         finish, problem = self.finish, self.problem
-        metric = "auto" if self.settings.metric == "euclidean" else self.settings.metric
+        metric = self.settings.metric
+        if metric == "euclidean":
+            metric, self.loop.metric = "auto", None
         if finish == "newton":
             return self.loop.hand_over(Newton())
         if finish == "lbfgs" or not Newton.is_affordable(problem):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
-from drago.metric import Metric, make_metric
+from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
 
@@ -104,7 +104,7 @@ class _Run:
         self.metric: Metric | None = None
         if settings.metric != "euclidean":
             centre = self.mean if problem.fit_intercept else None
-            self.metric = make_metric(problem, settings.metric, centre)
+            self.metric = loop.make_metric(settings.metric, centre)
             self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
         w, b = loop.start
         shifted = b + self.mean @ w
