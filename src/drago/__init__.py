@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from drago import datasets as datasets
     from drago.certificate import Certificate as Certificate
     from drago.certificate import certify as certify
+    from drago.checkpoint import CheckpointError as CheckpointError
     from drago.constraints import Box as Box
     from drago.constraints import L2Ball as L2Ball
     from drago.constraints import NonNegative as NonNegative
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from drago.solvers.auto import solve as solve
     from drago.solvers.drago import Drago as Drago
     from drago.solvers.lbfgs import LBFGS as LBFGS
+    from drago.solvers.newton import Newton as Newton
     from drago.uncertainty import ESRM as ESRM
     from drago.uncertainty import Chi2Ball as Chi2Ball
     from drago.uncertainty import CVaR as CVaR
@@ -44,6 +46,7 @@ _HOME = {
     "datasets": "",
     "Certificate": "certificate",
     "certify": "certificate",
+    "CheckpointError": "checkpoint",
     "Box": "constraints",
     "L2Ball": "constraints",
     "NonNegative": "constraints",
@@ -59,6 +62,7 @@ _HOME = {
     "solve": "solvers.auto",
     "Drago": "solvers.drago",
     "LBFGS": "solvers.lbfgs",
+    "Newton": "solvers.newton",
     "CVaR": "uncertainty",
     "Extremile": "uncertainty",
     "ESRM": "uncertainty",

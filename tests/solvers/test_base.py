@@ -757,7 +757,7 @@ def test_a_users_loss_that_is_not_finite_is_named(bad, where, start):
         ({"time_limit": np.nan}, ValueError, "time_limit must be"),
         ({"time_limit": "1s"}, TypeError, "time_limit must be"),
         ({"callback": 3}, TypeError, "callback must be a function of one argument, but 3"),
-        ({"solver": "newton"}, ValueError, "solver must be one of 'auto', .*'lbfgs'.*'newton'"),
+        ({"solver": "simplex"}, ValueError, "solver must be one of 'auto', .*'lbfgs'.*'simplex'"),
         ({"solver": 3}, TypeError, "solver must be one of 'auto'.* settings object"),
         ({"solver": None}, TypeError, "solver must be one of"),
         ({"solver": drago.LBFGS}, TypeError, "solver must be one of"),

@@ -12,9 +12,10 @@ from drago.result import SolverResult
 from drago.solvers.base import Loop, Method, Start, State
 from drago.solvers.drago import Drago
 from drago.solvers.lbfgs import LBFGS
+from drago.solvers.newton import Newton
 from drago.solvers.resume import Checkpoints
 
-_BY_NAME: dict[str, Any] = {"drago": Drago, "lbfgs": LBFGS}
+_BY_NAME: dict[str, Any] = {"drago": Drago, "lbfgs": LBFGS, "newton": Newton}
 
 
 def as_method(solver: Any, problem: DROProblem) -> Method:
@@ -49,7 +50,7 @@ def solve(
     Parameters
     ----------
     problem : DROProblem
-    solver : {"auto", "drago", "lbfgs"} or a settings object, `drago.Drago` or `drago.LBFGS`
+    solver : {"auto", "drago", "lbfgs", "newton"} or a settings object, such as `drago.Drago()`
         "auto" is "lbfgs".
     tol : float >= 0
         Certified relative gap at which to stop: an upper bound on
