@@ -25,8 +25,8 @@ def run(
 
     `blocks` is a list of index arrays, `draws` a list of (I, J). `stationary` starts the sequences
     a, A as if from long ago and q at the exact weights. With `H` (d x d) the proximal terms use its
-    norm instead of mu times the euclidean one. With `dual_alpha` the dual proximal term has sequences
-    a, A of its own, and both estimators take the a_{t-1}/a_t of the slower ones. The dual steps are
+    norm instead of mu times the euclidean one. With `dual_alpha` the dual proximal term has its own
+    a, A, and both estimators take the a_{t-1}/a_t of the slower ones. The dual steps are
     the library's own oracle, which has witnesses elsewhere.
     """
     n, d = X.shape

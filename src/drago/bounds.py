@@ -136,7 +136,7 @@ def order(problem: DROProblem) -> int:
 def _pass_cost(problem: DROProblem) -> float:
     """Multiplications of matrix algebra that take as long as one pass over the data."""
     entries = problem.X.nnz if problem.is_sparse else problem.n_samples * problem.n_features
-    return 16.0 * entries * problem.n_outputs
+    return 16.0 * max(entries, problem.n_samples) * problem.n_outputs
 
 
 def curvature_cost(problem: DROProblem, n_rows: float) -> float:

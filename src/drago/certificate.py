@@ -406,11 +406,13 @@ def newton_step(
     q: Vector,
     g: Gradient,
     oracle: DualOracle,
+    damping: float = 0.0,
 ) -> tuple[Matrix, Vector, Matrix] | None:
     """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
 
-    ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses. None where the
-    weights' response is not known or the constraint is no box.
+    ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
+    times its diagonal added. None where the weights' response is not known or the constraint
+    is no box.
     """
     box = problem.constraint.bounds(ev.w.shape)
     if box is None or problem.nu == 0:
@@ -443,7 +445,11 @@ def newton_step(
     free &= ~held.reshape(-1)
     step = np.zeros(k * m)
     reduced = H[np.ix_(free, free)]
-    reduced[np.diag_indices(reduced.shape[0])] *= 1.0 + 1e-13
+    # Where the rows of weight have no curvature along an intercept, a little must do.
+    little = np.zeros((k, m))
+    little[:, d:] = (1e-12 + damping) * problem.loss.curvature
+    extra = (1e-13 + damping) * np.diag(reduced) + little.reshape(-1)[free]
+    reduced[np.diag_indices(reduced.shape[0])] += extra
     try:
         step[free] = -np.linalg.solve(reduced, r.T.reshape(-1)[free])
     except np.linalg.LinAlgError:

@@ -52,15 +52,13 @@ class Metric:
         """From coordinates in the basis to the standard ones."""
         return v if self.basis is None else self.basis @ v
 
-    def project(self, constraint: Constraint, w: Matrix, weights: Matrix, guess: Matrix) -> Matrix:
+    def project(self, constraint: Constraint, w: Matrix, weights: Matrix) -> Matrix:
         """The point of W nearest to `w` in the norm with these eigenvalues.
 
         Parameters
         ----------
         weights : array of shape (n_features, 1)
             Positive eigenvalues of the norm, in the metric's basis.
-        guess : array like w
-            A point of W to start from.
         """
         near = constraint.project(w)
         if near is w or (near == w).all():
@@ -70,12 +68,10 @@ class Metric:
             return self._onto_ball(constraint, w, weights)
         if self.basis is None:
             return near  # separable
-        from drago.kernels.drago import project_box
-
         A = (self.basis * weights[:, 0]) @ self.basis.T
-        out = np.ascontiguousarray(constraint.project(guess))
-        low, high = (np.ascontiguousarray(side) for side in box)
-        project_box(A, w, low, high, out)
+        out = np.empty_like(w)
+        for c in range(w.shape[1]):
+            out[:, c] = _nearest_in_box(A, w[:, c], box[0][:, c], box[1][:, c])
         return out
 
     def _onto_ball(self, constraint: Constraint, w: Matrix, weights: Matrix) -> Matrix:
@@ -94,6 +90,37 @@ class Metric:
                 break
             low, high = (middle, high) if np.linalg.norm(at(middle)) > radius else (low, middle)
         return constraint.project(self.back(at(high)))
+
+
+def _nearest_in_box(A: Matrix, target: Vector, low: Vector, high: Vector) -> Vector:
+    """``argmin over low <= z <= high of (z - target)' A (z - target)``, by projected Newton steps.
+
+    Coordinates are held at a bound that the gradient pushes them to; the others make a Newton step
+    along the projection of a line.
+    """
+    z = np.clip(target, low, high)
+    for _ in range(10 * z.size + 50):
+        slope = A @ (z - target)
+        free = ~(((z <= low) & (slope > 0)) | ((z >= high) & (slope < 0)))
+        if not free.any():
+            return z
+        step = np.zeros_like(z)
+        step[free] = -np.linalg.solve(A[np.ix_(free, free)], slope[free])
+        length = 1.0
+        for _ in range(60):
+            there = np.clip(z + length * step, low, high)
+            move = there - z
+            # The change of the objective, without the rounding of its values.
+            if np.dot(slope, move) + 0.5 * np.dot(move, A @ move) < 0.0:
+                break
+            length *= 0.5
+        else:
+            return z
+        done = length == 1.0 and (there == z + step).all()
+        z = there
+        if done and (np.abs(step) <= 1e-14 * (1.0 + np.abs(z))).all():
+            return z
+    return z
 
 
 def subsample(problem: DROProblem, size: int) -> npt.NDArray[np.int64]:

@@ -191,6 +191,11 @@ class DROProblem:
         return int(self.X.shape[1])
 
     @property
+    def n_classes(self) -> int:
+        """Classes among the rows; 1 for regression."""
+        return np.unique(self.y).size if isinstance(self.loss, (Logistic, Multinomial)) else 1
+
+    @property
     def is_sparse(self) -> bool:
         return not isinstance(self.X, np.ndarray)
 

@@ -801,7 +801,8 @@ def test_solver_names_and_settings():
 def test_settings_of_lbfgs():
     settings = drago.LBFGS()
     assert settings.memory == 20 and settings == drago.LBFGS(memory=20)
-    assert repr(settings).startswith("LBFGS(memory=20, ") and hash(settings) == hash(drago.LBFGS(20))
+    assert repr(settings).startswith("LBFGS(memory=20, ")
+    assert hash(settings) == hash(drago.LBFGS(20))
     with pytest.raises(FrozenInstanceError):
         settings.memory = 3
     for bad in (0, -1):

@@ -1,286 +1,626 @@
-"""DRAGO against a literal transcription of the paper, and through the certificate."""
+"""DRAGO through `drago.solve`: certified, equal to cvxpy, and with every setting."""
 
-import copy
+import dataclasses
 import itertools
+import warnings
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 
 import drago
-import literal_drago
 import reference
-from cases import nominal
-from drago.metric import make_metric
-from drago.solvers.drago import Blocks, Iterations
+from cases import DIVERGENCES, kink
+from drago.solvers.drago import theory_step
 
-SETS = {
-    "cvar": (drago.CVaR(0.4), ("cvar", 0.4)),
-    "extremile": (drago.Extremile(2.0), ("extremile", 2.0)),
-    "chi2_ball": (drago.Chi2Ball(0.5), ("chi2_ball", 0.5)),
+LOSSES = {
+    "squared": "squared",
+    "huber": ("huber", 0.7),
+    "logistic": "logistic",
+    "multinomial": "multinomial",
 }
-LOSSES = ("squared", "logistic", "multinomial")
+SETS = {
+    "cvar": (drago.CVaR(0.3), ("cvar", 0.3)),
+    "simplex": (drago.Simplex(), ("simplex",)),
+    "extremile": (drago.Extremile(2.5), ("extremile", 2.5)),
+    "esrm": (drago.ESRM(3.0), ("esrm", 3.0)),
+    "spectrum": (drago.Spectrum(integral=kink), ("spectrum", kink)),
+    "chi2_ball": (drago.Chi2Ball(0.5), ("chi2_ball", 0.5)),
+    "kl_ball": (drago.KLBall(0.3), ("kl_ball", 0.3)),
+    "grouped_cvar": (drago.Grouped(drago.CVaR(0.5)), ("grouped", ("cvar", 0.5))),
+    "grouped_kl": (drago.Grouped(drago.KLBall(0.3)), ("grouped", ("kl_ball", 0.3))),
+}
+OWN = {"chi2_ball": "chi2", "kl_ball": "kl", "grouped_kl": "kl"}
+PAIRS = [(name, div) for name in SETS for div in DIVERGENCES if OWN.get(name, div) == div]
+CONSTRAINTS = {
+    "none": (None, None),
+    "box": (drago.Box(-0.4, 0.3), ("box", -0.4, 0.3)),
+    "nonnegative": (drago.NonNegative(), ("nonnegative",)),
+    "ball": (drago.L2Ball(0.4), ("l2_ball", 0.4)),
+}
+# Intercept, sample weights, constraint.
+WAYS = list(itertools.product((False, True), (False, True), CONSTRAINTS))
 
 
-def data(loss, n, rng):
-    X = rng.standard_normal((n, 4)) * [1.0, 0.5, 2.0, 1.0]
-    X[np.abs(X) < 0.3] = 0.0
-    z = X @ [1.0, -1.0, 0.5, 0.0] + rng.standard_normal(n)
-    if loss == "squared":
-        return X, z
+def target(loss, z):
     if loss == "logistic":
-        return X, (z > 0).astype(float)
-    return X, np.digitize(z, [-0.7, 0.7])
+        return (z > np.median(z)).astype(float)
+    if loss == "multinomial":
+        return np.argsort(np.argsort(z)) * 3 // len(z)
+    return z
 
 
-def both(loss, name, divergence, n_blocks, start, metric, alpha, n=24, iterations=300, sparse=False,
-         weighted=False):  # fmt: skip
-    """(w, q) by the library and by the transcription, same blocks drawn."""
-    rng = np.random.default_rng(7)
-    X, y = data(loss, n, rng)
-    uncertainty, _ = SETS[name]
-    p = nominal("random" if weighted else "uniform", n, rng)
-    nu, mu = 0.2, 0.5
+def data(loss="squared", n=300, d=4, seed=0, noise=1.0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    return X, target(loss, X @ rng.standard_normal(d) + noise * rng.standard_normal(n))
+
+
+def make(X, y, **options):
+    kwargs = {"shift_cost": 0.05, "l2_reg": 1e-2, "uncertainty": drago.CVaR(0.2), **options}
+    return drago.DROProblem(X, y, **kwargs)
+
+
+def solve(problem, solver="drago", tol=1e-4, **kwargs):
+    """Solve, with the status asserted; a warning is an error here."""
+    result = drago.solve(problem, solver, tol=tol, **kwargs)
+    assert result.status == "optimal" and result.rel_gap <= tol and result.solver == "drago"
+    assert np.isfinite(result.coef).all() and np.isfinite(result.intercept).all()
+    return result
+
+
+def as_far_as_it_goes(problem, solver="drago", **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return drago.solve(problem, solver, **kwargs)
+
+
+def near(problem, result, other, tol):
+    """Whether two certified answers agree as `tol` says they must."""
+    span = problem.reference[0] - min(result.dual, other.dual)
+    return abs(result.primal - other.primal) <= 1.1 * tol * span
+
+
+def squared(y, raw):
+    return 0.5 * (raw - y) ** 2, raw - y
+
+
+class Mine:
+    """A user's set: CVaR."""
+
+    def worst_case(self, u, c, divergence, p):
+        return drago.CVaR(0.3).worst_case(u, c, divergence, p)
+
+    def q_max(self, p):
+        return float(p.max() / 0.3)
+
+
+# --------------------------------------------------------------------------------- with cvxpy
+
+
+def check_against_cvxpy(loss, name, divergence, intercept, weighted, constraint, seed,
+                        solver="drago"):  # fmt: skip
+    uncertainty, set_ = SETS[name]
+    rng = np.random.default_rng(seed)
+    n, d = 9, 3
+    X = rng.standard_normal((n, d)) * np.array([1.0, 0.5, 2.0])
+    y = target(loss, X @ rng.standard_normal(d) + rng.standard_normal(n))
+    weight = rng.exponential(size=n) + 0.05 if weighted else None
+    groups = np.array(list("abcabcaab")) if set_[0] == "grouped" else None
+    if groups is not None:
+        set_ = (*set_, groups)
+    W, W_tuple = CONSTRAINTS[constraint]
+    nu, mu = float(rng.choice([0.3, 0.05])), float(rng.choice([1.0, 0.05]))
     problem = drago.DROProblem(
-        sp.csr_array(X) if sparse else X,
+        X,
         y,
-        loss=loss,
+        loss=drago.Huber(0.7) if loss == "huber" else loss,
         uncertainty=uncertainty,
         divergence=divergence,
         shift_cost=nu,
         l2_reg=mu,
-        sample_weight=p if weighted else None,
+        sample_weight=weight,
+        groups=groups,
+        fit_intercept=intercept,
+        constraint=W,
     )
-    blocks = Blocks(problem, n_blocks)
-    norm = make_metric(problem, metric)
-    w = np.zeros((problem.n_features, problem.n_outputs))
-    run = Iterations(problem, blocks, norm, None, start, alpha, w, np.zeros(problem.n_outputs))
-    draws = rng.integers(0, n_blocks, size=(iterations, 2))
-    for i, j in draws:
-        run.step(int(i), int(j))
-    H = np.diag(norm.eigenvalues)
-    if norm.basis is not None:
-        H = norm.basis @ H @ norm.basis.T
-    index = [np.arange(k, n, n_blocks) for k in range(n_blocks)]
-    expected = literal_drago.run(
-        X,
-        y,
-        loss,
-        uncertainty,
-        divergence,
-        nu,
-        mu,
-        p,
-        index,
-        draws,
-        alpha,
-        start == "stationary",
-        H,
+    p = None if weight is None else weight / weight.sum()
+    optimum, w, _ = reference.solve_problem(
+        X, y, LOSSES[loss], set_, divergence, nu, mu, p, intercept, W_tuple
     )
-    return (run.w, run.iterate(0.0).q), expected
+    result = as_far_as_it_goes(problem, solver, tol=1e-10, max_iter=20000)
+    scale = max(1.0, abs(optimum))
+    assert result.gap <= 1e-8 * scale  # where there is little to gain, rel_gap ends at rounding
+    assert abs(result.primal - optimum) <= 1e-7 * scale
+    assert result.dual <= optimum + 1e-7 * scale
+    assert result.coef == pytest.approx(w, abs=2e-3)
+    assert problem.constraint.contains(problem.to_internal(result.coef)[0])
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("name, divergence", [
-    ("cvar", "chi2"), ("cvar", "kl"), ("extremile", "chi2"), ("extremile", "kl"),
-    ("chi2_ball", "chi2"),
-])  # fmt: skip
-@pytest.mark.parametrize("n_blocks", [4, 5])
-def test_equals_the_literal_algorithm(loss, name, divergence, n_blocks):
-    """Blocks that divide n and that do not; dense and sparse; both starts; both metrics."""
-    for start, sparse in (("stationary", False), ("paper", True)):
-        alpha = 0.05 if start == "stationary" else 0.02
-        metric = "euclidean" if start == "paper" else "full"
-        found, expected = both(
-            loss, name, divergence, n_blocks, start, metric, alpha, sparse=sparse, iterations=60
-        )
-        np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-10)
-        np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("n_blocks", [1, 2, 24])
-@pytest.mark.parametrize("start", ["stationary", "paper"])
-def test_any_block_size(n_blocks, start):
-    """One block, two, and one row a block, with sample weights."""
-    alpha = 0.05 if n_blocks < 24 else 0.01
-    found, expected = both(
-        "squared", "cvar", "chi2", n_blocks, start, "euclidean", alpha, weighted=True
-    )
-    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-10)
+@pytest.mark.parametrize(("name", "divergence"), PAIRS)
+def test_value_is_that_of_cvxpy(loss, name, divergence):
+    """One of the sixteen ways for each loss and set; more of them below."""
+    index = list(LOSSES).index(loss) * len(PAIRS) + PAIRS.index((name, divergence))
+    check_against_cvxpy(loss, name, divergence, *WAYS[5 * index % len(WAYS)], seed=index)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("name, divergence", [
-    ("cvar", "chi2"), ("cvar", "kl"), ("extremile", "chi2"), ("extremile", "kl"),
-    ("chi2_ball", "chi2"),
-])  # fmt: skip
-@pytest.mark.parametrize("start", ["stationary", "paper"])
-def test_equals_the_literal_algorithm_for_long(loss, name, divergence, start):
-    alpha = 0.05 if start == "stationary" else 0.02
-    metric = "euclidean" if start == "paper" else "full"
-    for n_blocks, sparse in itertools.product((4, 5), (False, True)):
-        found, expected = both(
-            loss, name, divergence, n_blocks, start, metric, alpha, sparse=sparse, weighted=sparse
-        )
-        np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-10)
-        np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-10)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_value_is_that_of_cvxpy_in_every_way(way):
+    for seed, (loss, (name, divergence)) in enumerate(itertools.product(LOSSES, PAIRS)):
+        if seed % 4 == WAYS.index(way) % 4:
+            check_against_cvxpy(loss, name, divergence, *way, seed=1000 + seed)
 
 
-def test_the_estimators_are_unbiased():
-    """Over all blocks I and J, the mean of v^P and v^D is what the exact correction gives."""
-    rng = np.random.default_rng(3)
-    X, y = data("squared", 11, rng)
-    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.4), shift_cost=0.2, l2_reg=0.5)
-    blocks, metric = Blocks(problem, 3), make_metric(problem, "euclidean")
-    zero = np.zeros((4, 1)), np.zeros(1)
-    run = Iterations(problem, blocks, metric, None, "stationary", 0.1, *zero)
-    tables = []
-    for i, j in rng.integers(0, 3, size=(7, 2)):
-        tables.append((run.loss_table.copy(), run.product.copy()))
-        run.step(int(i), int(j))
-    order, ratio = blocks.order, 1 / 1.1
-    exact = X[order].T @ (run.q * (X[order] @ run.w[:, 0] - y[order]))
-    older = X[order].T @ tables[-1][1][:, 0]
-    expected_primal = run.aggregate[:, 0] + ratio * (exact - older)
-    seen = []
-    for i in range(3):
-        trial = copy.deepcopy(run)
-        trial._move = lambda grad, *rest: seen.append(grad[:, 0])
-        trial.step(i, 0)
-    np.testing.assert_allclose(np.mean(seen, axis=0), expected_primal, rtol=1e-10)
-
-    seen, before = [], run.loss_table.copy()
-    for j in range(3):
-        trial = copy.deepcopy(run)
-        trial.oracle.step = lambda v, *rest, trial=trial: (
-            seen.append(v.copy()) or (trial.q, trial.mirror)
-        )
-        trial.step(0, j)
-    losses = 0.5 * (X[order] @ trial.w[:, 0] - y[order]) ** 2
-    expected_dual = trial.loss_table + ratio * (losses - before)
-    np.testing.assert_allclose(np.mean(seen, axis=0), expected_dual, rtol=1e-10)
+SETTINGS = [
+    {"metric": "euclidean"},
+    {"metric": "diagonal"},
+    {"metric": "full"},
+    {"start": "paper", "step_size": 0.02},
+    {"start": "paper", "step_size": 0.1, "metric": "full"},
+    {"start": "paper"},
+    {"tables": "lagged", "start": "paper", "step_size": 0.02},
+    {"step_size": 0.05},
+    {"step_size": 0.05, "dual_step_size": 0.1},
+    {"dual_step_size": 0.05},
+    {"block_size": "n/d"},
+    {"block_size": 1, "primal": "blocks"},
+    {"block_size": 7},
+    {"block_size": 37},
+    {"block_size": 10**6},
+    {"primal": "blocks"},
+    {"primal": "support"},
+    {"primal": "support", "step_size": 0.1},
+    {"finish": "newton"},
+    {"finish": "lbfgs"},
+    {"finish": "none"},
+    {"progressive": False},
+    {"n_threads": 1},
+    {"n_threads": 3},
+]
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, ("huber", 0.7)])
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("intercept", [False, True])
-def test_certified_and_equal_to_cvxpy(loss, name, intercept):
-    rng = np.random.default_rng(11)
-    X, y = data(loss if isinstance(loss, str) else "squared", 8, rng)
-    uncertainty, set_ = SETS[name]
-    if loss == "multinomial":
-        y = np.arange(8) % 3
-    if loss == "logistic":
-        y = np.arange(8) % 2.0
-    problem = drago.DROProblem(
-        X,
-        y,
-        loss=drago.Huber(loss[1]) if isinstance(loss, tuple) else loss,
-        uncertainty=uncertainty,
-        shift_cost=0.1,
-        l2_reg=0.1,
-        fit_intercept=intercept,
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_every_setting_reaches_the_optimum(settings):
+    X, y = data(n=100)
+    problem = make(X, y, l2_reg=0.1)
+    result = solve(problem, drago.Drago(**settings), tol=1e-7)
+    optimum, _, _ = reference.solve_problem(X, y, "squared", ("cvar", 0.2), "chi2", 0.05, 0.1)
+    assert -1e-9 <= result.primal - optimum <= 1.1e-7 * (problem.reference[0] - optimum)
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:3] + SETTINGS[10:], ids=str)
+def test_every_setting_with_an_intercept_and_sample_weights(settings):
+    X, y = data("logistic", 80)
+    weight = np.random.default_rng(0).exponential(size=80)
+    problem = make(
+        X + 2.0, y, loss="logistic", l2_reg=0.1, fit_intercept=True, sample_weight=weight
     )
-    result = drago.solve(problem, "drago", tol=1e-8)
+    result = solve(problem, drago.Drago(**settings), tol=1e-6)
+    assert near(problem, result, drago.solve(problem, "lbfgs", tol=1e-8), 1e-6)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full", "auto"])
+@pytest.mark.parametrize("constraint", ["box", "nonnegative", "ball"])
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_constraints_in_every_metric(metric, constraint, loss):
+    tol = 1e-5 if metric == "euclidean" else 1e-6
+    rng = np.random.default_rng(0)
+    X, y = data(loss, 60)
+    X = X @ rng.standard_normal((4, 4))
+    W, W_tuple = CONSTRAINTS[constraint]
+    problem = make(X, y, loss=loss, constraint=W, l2_reg=0.01, fit_intercept=True)
+    result = solve(problem, drago.Drago(metric=metric), tol=tol)
     optimum, _, _ = reference.solve_problem(
-        X, y, loss, set_, problem.divergence.name, 0.1, 0.1, None, intercept
+        X, y, loss, ("cvar", 0.2), "chi2", 0.05, 0.01, None, True, W_tuple
     )
-    assert result.status == "optimal" and result.solver == "drago"
-    assert result.primal == pytest.approx(optimum, rel=1e-7)
+    assert result.primal - optimum <= 1.1 * tol * (problem.reference[0] - optimum) + 1e-8
+    assert result.primal >= optimum - 1e-7
+    assert W.contains(problem.to_internal(result.coef)[0])
+    free = solve(make(X, y, loss=loss, l2_reg=0.01, fit_intercept=True))
+    assert not W.contains(problem.to_internal(free.coef)[0])
 
 
-def test_same_seed_same_answer_other_seed_same_optimum():
-    rng = np.random.default_rng(0)
-    X, y = data("squared", 300, rng)
-    problem = drago.DROProblem(X, y, shift_cost=0.1)
-    first, again, other = (
-        drago.solve(problem, "drago", tol=1e-6, random_state=seed) for seed in (0, 0, 1)
-    )
-    assert (first.coef == again.coef).all() and first.n_passes == again.n_passes
-    assert (first.coef != other.coef).any()
-    assert other.primal == pytest.approx(first.primal, rel=1e-5)
+# ------------------------------------------------------------------------------ forms of input
 
 
-@pytest.mark.parametrize(
-    "constraint", [drago.NonNegative(), drago.L2Ball(0.5), drago.Box(-0.2, 0.2)]
-)
-def test_constraints_in_the_euclidean_metric(constraint):
-    rng = np.random.default_rng(0)
-    X, y = data("squared", 200, rng)
-    problem = drago.DROProblem(X, y, shift_cost=0.1, l2_reg=0.5, constraint=constraint)
-    result = drago.solve(problem, drago.Drago(metric="euclidean"), tol=1e-5)
-    assert result.status == "optimal"
-    with pytest.raises(ValueError, match="metric='euclidean'"):
-        drago.solve(problem, drago.Drago(metric="full"))
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_every_storage_of_the_features_gives_the_same_answer(loss, intercept):
+    X, y = data(loss, 200)
+    X = X.astype(np.float32).astype(float)
+    X[np.abs(X) < 0.5] = 0.0
+    options = {"loss": loss, "fit_intercept": intercept, "l2_reg": 0.1}
+    best = solve(make(X, y, **options), tol=1e-8)
+    single = X.astype(np.float32)
+    for other in (np.asfortranarray(X), sp.csr_array(X), single, sp.csr_array(single)):
+        problem = make(other, y, **options)
+        for settings in ({"primal": "blocks"}, {"primal": "support"}):
+            found = solve(problem, drago.Drago(**settings), tol=1e-8)
+            assert found.coef == pytest.approx(best.coef, abs=1e-3)
+            assert near(problem, found, best, 1e-8)
 
 
-def test_a_step_size_that_is_too_large_is_cut_or_named():
-    rng = np.random.default_rng(0)
-    X, y = data("squared", 500, rng)
-    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.1), shift_cost=1e-3)
-    with pytest.warns(Warning, match="step_size=10 is too large"):
-        result = drago.solve(problem, drago.Drago(step_size=10.0))
-    assert result.primal <= problem.reference[0] and np.isfinite(result.coef).all()
-    assert drago.solve(problem, "drago", tol=1e-5).status == "optimal"
+@pytest.mark.parametrize("name", ["cvar", "extremile", "kl_ball"])
+def test_weight_k_is_k_copies(name):
+    X, y = data(n=60)
+    k = np.random.default_rng(5).integers(0, 4, 60)
+    options = {"uncertainty": SETS[name][0], "fit_intercept": True}
+    weighted = solve(make(X, y, sample_weight=k, **options), tol=1e-8)
+    problem = make(np.repeat(X, k, axis=0), np.repeat(y, k), **options)
+    assert near(problem, weighted, solve(problem, tol=1e-8), 1e-8)
 
 
 def test_user_loss_and_user_set():
-    rng = np.random.default_rng(0)
-    X, y = data("squared", 200, rng)
-
-    def squared(y, raw):
-        return 0.5 * (raw - y) ** 2, raw - y
-
-    class Mine:
-        def worst_case(self, u, c, divergence, p):
-            return drago.CVaR(0.3).worst_case(u, c, divergence, p)
-
-        def q_max(self, p):
-            return float(p.max() / 0.3)
-
-    kwargs = {"shift_cost": 0.1, "l2_reg": 0.1}
-    mine = drago.DROProblem(X, y, loss=squared, uncertainty=Mine(), **kwargs)
-    theirs = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.3), **kwargs)
-    found, expected = (drago.solve(problem, "drago", tol=1e-7) for problem in (mine, theirs))
-    assert found.primal == pytest.approx(expected.primal, rel=1e-6)
+    X, y = data(n=200)
+    theirs = solve(make(X, y, uncertainty=drago.CVaR(0.3)), tol=1e-7)
+    for loss, uncertainty in ((squared, drago.CVaR(0.3)), ("squared", Mine()), (squared, Mine())):
+        problem = make(X, y, loss=loss, uncertainty=uncertainty)
+        assert near(problem, solve(problem, tol=1e-7), theirs, 1e-7)
 
 
-def test_float32_and_settings():
-    rng = np.random.default_rng(0)
-    X, y = data("squared", 300, rng)
-    single = drago.DROProblem(X.astype(np.float32), y, shift_cost=0.1)
-    double = drago.DROProblem(X.astype(np.float32).astype(float), y, shift_cost=0.1)
-    one, two = (drago.solve(problem, "drago", tol=1e-8) for problem in (single, double))
-    assert one.primal == pytest.approx(two.primal, rel=1e-8)
-    for bad in ({"step_size": 0.0}, {"block_size": 0}, {"block_size": "d/n"}, {"metric": "taxi"},
-                {"start": "late"}):  # fmt: skip
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            drago.Drago(**bad)
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("block_size", ["auto", "n/d", 1, 5])
+def test_very_few_rows(n, block_size):
+    X, y = data(n=n)
+    problem = make(X, y + 3.0)
+    result = solve(problem, drago.Drago(block_size=block_size), tol=1e-6)
+    assert near(problem, result, drago.solve(problem, "lbfgs", tol=1e-8), 1e-6)
 
 
-def test_what_the_method_is_not_for_is_refused():
-    X, y = np.eye(4), np.arange(4.0)
-    for kwargs in ({"l2_reg": 0.0, "shift_cost": 0.1}, {"l2_reg": 0.1, "shift_cost": 0.0}):
-        with pytest.raises(ValueError, match="l2_reg > 0 and shift_cost > 0"):
-            drago.solve(drago.DROProblem(X, y, **kwargs), "drago")
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_features_of_another_scale(scale, intercept):
+    X, y = data()
+    plain = make(X, y, fit_intercept=intercept)
+    scaled = make(scale * X, y, fit_intercept=intercept, l2_reg=1e-2 * scale**2)
+    assert near(plain, solve(plain), solve(scaled), 1e-4)
 
 
-def test_counts_follow_the_paper():
-    """Initialisation n; then each block that is not known from elsewhere."""
-    rng = np.random.default_rng(0)
-    X, y = data("squared", 12, rng)
-    problem = drago.DROProblem(X, y, shift_cost=0.1)
-    blocks = Blocks(problem, 4)
-    metric = make_metric(problem, "euclidean")
-    run = Iterations(
-        problem, blocks, metric, None, "stationary", 0.1, np.zeros((4, 1)), np.zeros(1)
+def test_a_shift_of_the_features_is_taken_by_the_intercept():
+    X, y = data()
+    here, there = (make(X + c, y, fit_intercept=True) for c in (0.0, 1e3))
+    assert near(here, solve(here, tol=1e-6), solve(there, tol=1e-6), 1e-6)
+
+
+# --------------------------------------------------------------------------- without mu or nu
+
+
+@pytest.mark.parametrize(("mu", "nu"), [(0.0, 0.1), (0.01, 0.0), (0.0, 0.0)])
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+@pytest.mark.parametrize("finish", ["auto", "newton", "lbfgs", "none"])
+def test_without_a_regularisation_or_a_shift_cost(mu, nu, divergence, finish):
+    tol = 1e-4 if finish == "auto" else 1e-3
+    options = {"uncertainty": drago.CVaR(0.4), "divergence": divergence}
+    problem = make(*data(), l2_reg=mu, shift_cost=nu, **options)
+    result = solve(problem, drago.Drago(finish=finish), tol=tol)
+    best = as_far_as_it_goes(problem, "lbfgs", tol=1e-6)
+    assert near(problem, result, best, tol)
+
+
+@pytest.mark.parametrize(("mu", "nu"), [(0.0, 0.1), (0.01, 0.0), (0.0, 0.0)])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_without_a_regularisation_or_a_shift_cost_the_answer_is_honest(mu, nu, loss):
+    """Where the tolerance is not reached, the point is none the worse and the gap is true."""
+    problem = make(*data(loss), loss=loss, l2_reg=mu, shift_cost=nu, fit_intercept=True)
+    result = as_far_as_it_goes(problem, time_limit=20.0)
+    best = as_far_as_it_goes(problem, "lbfgs", tol=1e-6)
+    assert result.status in ("optimal", "stalled")
+    assert result.primal <= problem.reference[0]
+    assert result.dual <= best.primal + 1e-9 * abs(best.primal)
+    assert best.dual <= result.primal + 1e-9 * abs(best.primal)
+    if result.status == "stalled":
+        assert "no further progress" in result.message
+        assert result.rel_gap > 1e-4 or "over ||w|| <=" in result.message
+
+
+def test_the_mean_of_the_iterates_is_a_candidate_without_a_shift_cost():
+    problem = make(*data(), shift_cost=0.0, uncertainty=drago.CVaR(0.4), constraint=drago.L2Ball(1))
+    assert solve(problem, tol=1e-3).message.startswith("drago: ")
+
+
+def test_the_simplex_of_the_nominal_weights_alone_needs_no_shift_cost():
+    """CVaR(1) holds p only: nu = 0 is no difficulty there."""
+    problem = make(*data(), shift_cost=0.0, uncertainty=drago.CVaR(1.0))
+    for settings in ({}, {"start": "paper", "step_size": 0.05}, {"step_size": 0.1}):
+        solve(problem, drago.Drago(**settings), tol=1e-6)
+
+
+# ------------------------------------------------------------------------------ start and finish
+
+
+def test_the_start_on_a_part_is_named_and_can_be_switched_off():
+    problem = make(*data(n=9000))
+    on, off = (solve(problem, drago.Drago(progressive=flag), tol=1e-6) for flag in (True, False))
+    assert on.message.startswith("drago (started from 2000 of 9000 rows")
+    assert off.message.startswith("drago: ") and "started" not in off.message
+    assert near(problem, on, off, 1e-6)
+    assert on.history.n_passes[0] >= 2000 / 9000  # the work on the part counts
+    paper = drago.Drago(start="paper")
+    assert paper.progressive is False
+    assert "started" not in solve(problem, paper).message
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("options", [
+    {}, {"fit_intercept": True}, {"constraint": drago.Box(-0.3, 0.3)}, {"shift_cost": 1e-3},
+    {"uncertainty": drago.Extremile(2.0)}, {"sample_weight": np.arange(8200) % 5},
+], ids=str)  # fmt: skip
+def test_the_start_on_a_part_changes_no_answer(loss, options, monkeypatch):
+    for name, value in (("_PART_LEAST", 200), ("_PART_ROWS", 5)):
+        monkeypatch.setattr(f"drago.solvers.base.{name}", value)
+    problem = make(*data(loss, 8200), loss=loss, **options)
+    on, off = (solve(problem, drago.Drago(progressive=flag)) for flag in (True, False))
+    assert f"of {problem.n_samples} rows" in on.message and near(problem, on, off, 1e-4)
+
+
+def test_small_data_are_not_started_on_a_part():
+    assert "started" not in solve(make(*data(n=7999))).message
+
+
+def test_a_part_of_sparse_and_grouped_rows():
+    X, y = data(n=9000)
+    X[np.abs(X) < 0.7] = 0.0
+    groups = np.arange(9000) % 7
+    for options in ({}, {"uncertainty": drago.Grouped(drago.CVaR(0.5)), "groups": groups}):
+        result = solve(make(sp.csr_array(X), y, **options), tol=1e-5)
+        assert "started from 2000 of 9000 rows" in result.message
+
+
+@pytest.mark.parametrize("step_size", ["theory", 1e-3])
+def test_max_iter_holds_for_the_start_on_a_part_too(step_size):
+    """A step size as small as the theory's never ends on the part either."""
+    problem = make(*data(n=9000))
+    solver = drago.Drago(step_size=step_size)
+    result = as_far_as_it_goes(problem, solver, tol=1e-8, max_iter=20, time_limit=4.0)
+    assert result.status == "max_iter" and result.n_iter == 20
+    assert result.n_passes < 500
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_thin_tails(loss, divergence, intercept):
+    problem = make(
+        *data(loss, 400, 8),
+        loss=loss,
+        uncertainty=drago.CVaR(0.1),
+        divergence=divergence,
+        shift_cost=1e-4,
+        l2_reg=1e-3,
+        fit_intercept=intercept,
     )
-    assert run.n_calls == 12 and run.visits == 12
-    run.step(0, 2)  # K = 1: three blocks
-    assert run.n_calls == 12 + 9 and run.visits == 12 + 9
-    run.step(1, 2)  # I = K_1 and J = K_2: one block
-    assert run.n_calls == 12 + 9 + 3 and run.visits == 12 + 18
-    run.step(2, 0)  # I = K_2 = J_2; K = 3; J
-    assert run.n_calls == 12 + 9 + 3 + 6
+    solve(problem, tol=1e-8)
+
+
+def test_the_finish_is_named_and_can_be_switched_off():
+    problem = make(*data(n=400, d=8), uncertainty=drago.CVaR(0.1), shift_cost=1e-4, l2_reg=1e-3)
+    found = {
+        name: solve(problem, drago.Drago(finish=name), tol=1e-8)
+        for name in ("auto", "newton", "lbfgs", "none")
+    }
+    assert "finished by newton from iteration" in found["newton"].message
+    assert "finished by lbfgs from iteration" in found["lbfgs"].message
+    assert "finished by" in found["auto"].message
+    assert "finished" not in found["none"].message
+    for result in found.values():
+        assert near(problem, result, found["newton"], 1e-8)
+        assert (np.diff(result.history.n_iter) >= 0).all()
+        assert (np.diff(result.history.n_passes) >= 0).all()
+        assert (np.diff(result.history.n_oracle_calls) >= 0).all()
+
+
+def test_no_finish_with_a_step_size_of_ones_own():
+    problem = make(*data(n=400, d=8), uncertainty=drago.CVaR(0.1), shift_cost=1e-4, l2_reg=1e-3)
+    result = as_far_as_it_goes(problem, drago.Drago(step_size=0.05), tol=1e-10, max_iter=500)
+    assert result.message.startswith("drago: ")
+
+
+def test_no_method_but_this_stays_in_a_ball():
+    problem = make(
+        *data(n=400, d=8), uncertainty=drago.CVaR(0.1), shift_cost=1e-4, constraint=drago.L2Ball(1)
+    )
+    result = solve(problem, drago.Drago(finish="newton"), tol=1e-6)
+    assert "finished" not in result.message
+
+
+# --------------------------------------------------------------------- step sizes and safeguards
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("settings", [
+    {"step_size": 10.0}, {"step_size": 10.0, "metric": "euclidean"},
+    {"step_size": 3.0, "start": "paper"}, {"step_size": 1e3, "primal": "support"},
+], ids=str)  # fmt: skip
+def test_never_worse_than_the_start(loss, settings):
+    """With steps far too large too: the trivial model is the least that is returned."""
+    problem = make(*data(loss, 200), loss=loss, uncertainty=drago.CVaR(0.1), shift_cost=1e-3)
+    result = as_far_as_it_goes(problem, drago.Drago(**settings), max_iter=300)
+    assert result.primal <= problem.reference[0] and np.isfinite(result.coef).all()
+    assert result.dual <= result.primal
+
+
+def test_a_step_size_that_is_too_large_is_named_or_cut():
+    problem = make(*data(n=500), uncertainty=drago.CVaR(0.1), shift_cost=1e-3)
+    with pytest.warns(ConvergenceWarning, match=r"step_size=10(\.0)? is too large"):
+        result = drago.solve(problem, drago.Drago(step_size=10.0))
+    assert result.status == "stalled" and result.primal <= problem.reference[0]
+    solve(problem, tol=1e-5)
+
+
+def test_the_automatic_step_is_cut_where_it_diverges(monkeypatch):
+    monkeypatch.setattr("drago.solvers.drago._STEP", 400.0)
+    monkeypatch.setattr("drago.solvers.drago._EXACT_STEP", 400.0)
+    monkeypatch.setattr("drago.solvers.drago._LARGEST_STEP", 100.0)
+    problem = make(*data(n=500), l2_reg=0.1)
+    for settings in ({}, {"finish": "none"}, {"primal": "blocks", "finish": "none"}):
+        result = solve(problem, drago.Drago(metric="euclidean", **settings), tol=1e-4)
+        assert (np.diff(result.history.n_iter) >= 0).all()
+        assert (np.diff(result.history.n_passes) >= 0).all()
+
+
+def test_the_step_of_the_theory():
+    problem = make(*data(), loss="squared")
+    m = 8
+    expected = 0.25 * min(
+        1 / (32 * m),
+        problem.mu / (24 * np.e * problem.smoothness * problem.kappa_q),
+        np.sqrt(problem.mu * problem.nu) / (36 * np.e**2 * m * problem.lipschitz),
+    )
+    assert theory_step(problem, m) == pytest.approx(expected, rel=1e-12)
+    kl = make(*data(), divergence="kl")
+    assert theory_step(kl, m) <= theory_step(problem, m)
+    assert theory_step(make(np.zeros((5, 2)), np.arange(5.0)), m) == 1 / (128 * m)
+
+
+def test_the_theory_converges_where_its_constants_are_good():
+    X, y = data("logistic", 200)
+    problem = make(0.1 * X, y, loss="logistic", l2_reg=1.0, shift_cost=1.0,
+                   uncertainty=drago.CVaR(0.9))  # fmt: skip
+    settings = drago.Drago(step_size="theory", block_size=100, metric="euclidean")
+    solve(problem, settings, tol=1e-3, max_iter=50000)
+
+
+# ------------------------------------------------------------------------------- the same again
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"primal": "blocks"}, {"block_size": "n/d", "primal": "blocks"}, {"progressive": False},
+    {"start": "paper", "step_size": 0.05, "metric": "full"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("n", [300, 9000])
+def test_same_seed_same_answer_other_seed_same_optimum(settings, n):
+    problem = make(*data(n=n))
+    first, again, other = (
+        solve(problem, drago.Drago(**settings), tol=1e-6, random_state=seed) for seed in (0, 0, 1)
+    )
+    assert (first.coef == again.coef).all() and first.n_passes == again.n_passes
+    assert (first.dual_weights == again.dual_weights).all() and first.n_iter == again.n_iter
+    assert (first.coef != other.coef).any()
+    assert near(problem, first, other, 1e-6)
+
+
+def test_the_callers_arrays_and_random_numbers_are_left_alone():
+    X, y = data()
+    kept = X.copy(), y.copy()
+    np.random.seed(3)  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    solve(make(X, y))
+    np.testing.assert_array_equal(X, kept[0])
+    np.testing.assert_array_equal(y, kept[1])
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+
+
+def test_max_iter_is_kept_exactly():
+    problem = make(*data())
+    for settings, max_iter in itertools.product(
+        ({}, {"primal": "blocks"}, {"block_size": 10, "primal": "blocks"}), (1, 2, 7)
+    ):
+        with pytest.warns(ConvergenceWarning, match=f"max_iter={max_iter} reached"):
+            result = drago.solve(problem, drago.Drago(**settings), tol=1e-12, max_iter=max_iter)
+        assert result.n_iter == max_iter and result.status == "max_iter"
+
+
+# -------------------------------------------------------------------------- settings, refusals
+
+
+def test_settings_are_frozen_and_shown():
+    settings = drago.Drago(step_size=1, block_size=7)
+    assert settings.step_size == 1.0 and isinstance(settings.step_size, float)
+    assert settings.name == "drago" and hash(settings) == hash(drago.Drago(1, None, 7))
+    assert eval(repr(settings), {"Drago": drago.Drago}) == settings
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.metric = "full"
+
+
+@pytest.mark.parametrize("bad", [
+    {"step_size": 0.0}, {"step_size": -1}, {"step_size": np.nan}, {"step_size": np.inf},
+    {"step_size": "large"}, {"step_size": None}, {"dual_step_size": 0.0},
+    {"dual_step_size": "auto"},
+    {"block_size": 0}, {"block_size": "d/n"}, {"block_size": 2.5}, {"metric": "taxi"},
+    {"metric": None}, {"start": "late"}, {"tables": "old"}, {"primal": "dual"},
+    {"progressive": "yes"}, {"progressive": 2}, {"finish": "never"}, {"finish": None},
+    {"n_threads": 0}, {"n_threads": 1.5},
+], ids=str)  # fmt: skip
+def test_wrong_settings_are_refused_by_name(bad):
+    with pytest.raises((TypeError, ValueError), match=next(iter(bad))):
+        drago.Drago(**bad)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"start": "paper"}, {"step_size": 0.1}, {"step_size": "theory"}
+])  # fmt: skip
+def test_lagged_tables_are_the_papers_second_algorithm_only(settings):
+    with pytest.raises(ValueError, match=r"tables='lagged' .* start='paper' .* step_size"):
+        drago.Drago(tables="lagged", **settings)
+    drago.Drago(tables="lagged", start="paper", step_size="theory")
+
+
+def test_an_intercept_needs_the_stationary_start():
+    problem = make(*data(), fit_intercept=True)
+    with pytest.raises(ValueError, match=r"^solver 'drago' .* only with start='stationary'\.$"):
+        drago.solve(problem, drago.Drago(start="paper"))
+
+
+@pytest.mark.parametrize("options", [{"l2_reg": 0.0}, {"shift_cost": 0.0}])
+@pytest.mark.parametrize("settings", [{"step_size": 0.1}, {"start": "paper"}], ids=str)
+def test_without_mu_or_nu_the_step_sizes_are_not_free(options, settings):
+    problem = make(*data(), **options)
+    with pytest.raises(
+        ValueError, match="start='stationary' and step_size='auto' or 'theory'"
+    ) as e:
+        drago.solve(problem, drago.Drago(**settings))
+    assert "l2_reg=" in str(e.value) and "shift_cost=" in str(e.value)
+    assert str(e.value).endswith(".")
+
+
+def test_the_number_of_blocks():
+    problem = make(*data(n=300, d=4))
+    assert drago.Drago(block_size="n/d").n_blocks(problem) == 4
+    assert drago.Drago(block_size=100).n_blocks(problem) == 3
+    assert drago.Drago(block_size=101).n_blocks(problem) == 3
+    assert drago.Drago(block_size=99).n_blocks(problem) == 4
+    assert drago.Drago(block_size=1).n_blocks(problem) == 300
+    assert drago.Drago(block_size=10**9).n_blocks(problem) == 1
+    few, tall = make(*data(n=3, d=4)), make(np.ones((200000, 4)), np.arange(200000.0))
+    assert drago.Drago(block_size="n/d").n_blocks(few) == 3
+    assert 1 <= drago.Drago().n_blocks(few) <= 3
+    assert drago.Drago().n_blocks(tall) == 8
+
+
+# ---------------------------------------------------------------------------------- the records
+
+
+@pytest.mark.parametrize("settings", [{}, {"primal": "blocks"}, {"step_size": 0.02}], ids=str)
+def test_history_and_counts(settings):
+    problem = make(*data(n=9000), shift_cost=0.01)
+    result = solve(problem, drago.Drago(**settings), tol=1e-6)
+    history = result.history
+    assert (np.diff(history.primal) <= 0).all()
+    for name in ("n_iter", "n_passes", "n_oracle_calls", "time"):
+        assert (np.diff(getattr(history, name)) >= 0).all()
+    assert result.n_oracle_calls >= problem.n_samples
+    assert history.primal[-1] == result.primal and history.n_iter[-1] == result.n_iter
+
+
+def test_the_result_can_be_certified_again():
+    problem = make(*data("multinomial"), loss="multinomial", fit_intercept=True)
+    result = solve(problem, tol=1e-6)
+    again = drago.certify(problem, result.dual_coef, result.dual_intercept, result.dual_weights)
+    assert again.dual >= result.dual - 1e-12 * abs(result.dual)
+    assert problem.objective(result.coef, result.intercept) == pytest.approx(result.primal)
+
+
+def test_a_callback_can_stop_it():
+    seen = []
+    with pytest.warns(ConvergenceWarning, match="stopped by the callback"):
+        result = drago.solve(
+            make(*data(), shift_cost=1e-3),
+            "drago",
+            tol=1e-12,
+            callback=lambda state: seen.append(state) or len(seen) == 2,
+        )
+    assert result.status == "stopped" and len(seen) == 2
+    assert result.primal <= seen[-1].primal

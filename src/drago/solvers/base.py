@@ -29,6 +29,10 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
+class _Diverged(FloatingPointError):
+    """Iterates that are no numbers."""
+
+
 class _Enough(Exception):
     """Ends the run of a method that had its share of passes."""
 
@@ -175,7 +179,7 @@ class Loop:
     def observe(self, iterate: Iterate) -> None:
         """Take note of a point; raises `Stop` when the solve is over."""
         if not (np.isfinite(iterate.w).all() and np.isfinite(iterate.b).all()):
-            raise FloatingPointError("the iterates diverged to NaN or infinity")
+            raise _Diverged("the iterates diverged to NaN or infinity")
         if any(self._before):
             n_iter, n_passes, n_calls = self._before
             iterate = replace(
@@ -444,7 +448,7 @@ class Loop:
                 if self.quiet:
                     raise
                 self.status = Status.INTERRUPTED
-            except FloatingPointError as error:
+            except _Diverged as error:
                 why = str(error)
             except NonFiniteLossError as error:
                 if isinstance(self.problem.loss, UserLoss):
@@ -470,9 +474,12 @@ class Loop:
         spent = time.perf_counter() - self._began
         rest = None if self.time_limit is None else max(self.time_limit - spent, 0.0)
         part = problem.take(subsample(problem, size))
+        if part.n_classes < problem.n_classes:
+            return  # without a class it is another problem
         loop = Loop(
             part,
             tol=max(self.tol, min(_PART_TOL * unknowns / size, 1e-2)),
+            max_iter=self.max_iter,
             time_limit=rest,
             random_state=self.random_state,
             quiet=True,
@@ -601,6 +608,8 @@ class Loop:
         if w.any() or not np.isfinite(self._gap()):
             return ""
         share = self._gap() / max(abs(best.primal), np.finfo(float).tiny)
+        if share > 0.01:
+            return ""
         return f"; the trivial model (coefficients 0) is optimal up to {share:.1g} of its objective"
 
 

@@ -131,7 +131,7 @@ class Blocks:
     def gradient(
         self, q: Vector, w: Matrix, b: Vector, known: Mapping[int, Matrix]
     ) -> tuple[Matrix, Vector, int]:
-        """``sum_i q_i grad l_i`` over the rows of noticeable weight; and how many they are.
+        """``sum_i q_i grad l_i`` over the rows of noticeable weight; and how many were visited.
 
         Rows are gathered a few at a time, so that what is gathered stays in the cache. `known`
         holds the slopes at `w` of blocks that were evaluated already.
@@ -171,7 +171,7 @@ class Blocks:
         self, q: Vector, w: Matrix, b: Vector, known: Mapping[int, Matrix]
     ) -> tuple[Matrix, Vector, int]:
         """The same from all rows, where that is less trouble than to pick some."""
-        grad, grad_b = np.zeros(w.shape), np.zeros(w.shape[1])
+        grad, grad_b, size = np.zeros(w.shape), np.zeros(w.shape[1]), 0
         for k, rows in enumerate(self.slices):
             slopes = self._slopes[: rows.stop - rows.start]
             if k in known:
@@ -179,9 +179,10 @@ class Blocks:
             else:
                 self.evaluate(k, w, b, self._losses[: slopes.shape[0]], slopes)
                 slopes *= q[rows][:, None]
+                size += slopes.shape[0]
             grad += self.accumulate(k, slopes)
             grad_b += slopes.sum(axis=0)
-        return grad, grad_b, q.size
+        return grad, grad_b, size
 
     def _each(self, part: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
         done: Iterable[None]

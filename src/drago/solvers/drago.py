@@ -53,6 +53,8 @@ _CUT = 0.3
 # And by how much it is cut, without a new start, when the pace is bad.
 _SLOWER = 0.5
 _LEAST_CUT = 1e-5
+# Iterations after which there is a look at the clock, whatever the number of blocks.
+_ROUND = 64
 # Rounds over which the pace is measured, and rounds to go beyond which another method finishes.
 _WINDOW = 4
 _FAR = 5
@@ -74,7 +76,7 @@ class Drago:
     ----------
     step_size : float, "auto" or "theory"
         The alpha of the paper, ``a_t / a_{t-1} = 1 + alpha``. "auto" starts at
-        ``min(1.2 / (M sqrt(sum q^2/p)), 0.3)`` with the first weights q (at ``0.8 / M`` with
+        ``min(1.2 / (M sqrt(sum q^2/p)), 0.4)`` with the first weights q (at ``0.8 / M`` with
         primal="support"), and is cut when the method does not converge.
         "theory" is the step of the paper's theorem with the constants of its lemmas::
 
@@ -86,7 +88,7 @@ class Drago:
     dual_step_size : float, optional
         The alpha of the dual steps, where it shall differ.
     block_size : int, "auto" or "n/d"
-        Rows a block; "n/d" is the paper's, "auto" makes 8 blocks (4 of small data).
+        Rows a block; "n/d" is the paper's, "auto" makes 8 blocks (2 of small data).
     metric : {"auto", "euclidean", "diagonal", "full"}
         The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
     start : {"stationary", "paper"}
@@ -152,7 +154,12 @@ class Drago:
                 "tables='lagged' is the paper's Algorithm 2: it takes start='paper' and a number "
                 "or 'theory' for step_size."
             )
-        if self.start == "paper" and self.progressive:
+        if self.tables == "lagged" and (self.primal == "support" or self.dual_step_size):
+            raise ValueError(
+                "tables='lagged' is the paper's Algorithm 2: it takes no dual_step_size, and "
+                "primal='blocks' only."
+            )
+        if self.start == "paper" or self.step_size != "auto":
             object.__setattr__(self, "progressive", False)
 
     def check(self, problem: DROProblem) -> None:
@@ -160,6 +167,11 @@ class Drago:
             raise ValueError("solver 'drago' fits an intercept only with start='stationary'.")
         if not _unregularised(problem):
             return
+        if self.dual_step_size is not None:
+            raise ValueError(
+                f"with l2_reg={problem.mu:g} and shift_cost={problem.nu:g}, solver 'drago' takes "
+                "no dual_step_size: the step sizes follow from the constants."
+            )
         if self.start == "paper" or not isinstance(self.step_size, str):
             raise ValueError(
                 f"with l2_reg={problem.mu:g} and shift_cost={problem.nu:g}, solver 'drago' takes "
@@ -267,7 +279,7 @@ class _Run:
         settings, problem = self.settings, self.problem
         if settings.primal != "auto" or not self.auto or _unregularised(problem):
             return settings.primal == "support"
-        if _is_small(problem):
+        if _is_small(problem) and settings.block_size == "auto":
             return True
         q = self.loop.oracle.weights(start.losses, problem.nu)
         return bool(np.count_nonzero(q > NOTICEABLE / q.size) < _THIN * q.size)
@@ -309,7 +321,8 @@ class _Run:
 
     def run(self) -> str:
         try:
-            return self._run()
+            with np.errstate(over="ignore", invalid="ignore"):  # what diverges is noticed
+                return self._run()
         finally:
             self.blocks.close()
 
@@ -358,7 +371,8 @@ class _Run:
 
     def _round(self) -> None:
         """Half an epoch, or a few iterations: what is worth a look at the estimates."""
-        count, size = self.blocks.count, max((self.blocks.count + 1) // 2, 4)
+        count = self.blocks.count
+        size = min(max((count + 1) // 2, 4), _ROUND)
         if self.loop.max_iter is not None:
             size = max(min(size, self.loop.max_iter - self.state.n_iter), 1)
         for i, j in self.rng.integers(0, count, size=(size, 2)).tolist():
@@ -407,7 +421,8 @@ class _Run:
         cost = curvature_cost(problem, int(np.count_nonzero(self.state.q > 0)))
         if cost > _CHEAP:
             self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
-        return self.loop.hand_over(Newton())
+        self.loop.hand_over(Newton())
+        return self.loop.hand_over(LBFGS(metric=metric))  # the last resort
 
 
 _NUMBERS = ("n_iter", "n_passes", "n_oracle_calls", "gap_estimate", "primal_estimate")

@@ -91,7 +91,8 @@ class UnregularisedSteps:
         near = 1.0 + (self.total - (m - 1) * self.c) * self.mu
         far = 1.0 + self.c * self.mu
         dual = self.nu_1 + self.total * nu
-        a = min(near / self.smooth, np.sqrt(dual * min(near, far)) / (m * self.lipschitz))
+        least = near if m == 1 else min(near, far)
+        a = min(near / self.smooth, np.sqrt(dual * least) / (m * self.lipschitz))
         if t > 1:
             a = min(a, (1.0 + 1.0 / m) * before)
         self.a, self.total, self.c = a, self.total + a, a / (5.0 * max(m - 1, 1))
@@ -331,7 +332,7 @@ class Iterations:
         rotate = self.metric.rotate
         scale = mu + weight * h
         moved = self.metric.back((h * rotate(past[:d]) - rotate(grad)) / scale)
-        self.w = self.metric.project(self.problem.constraint, moved, scale, self.w)
+        self.w = self.metric.project(self.problem.constraint, moved, scale)
         if self.mean is not None:
             shifted = (past[d] - grad_b / self.metric.intercept) / weight
             self.b = shifted - self.mean @ self.w
@@ -410,7 +411,9 @@ class SupportIterations(Iterations):
     """
 
     def _fill_aggregate(self) -> None:
+        counts = self.visits, self.n_calls
         self._exact_gradient()
+        self.visits, self.n_calls = counts  # the start's own
 
     def _exact_gradient(self) -> None:
         known = {}

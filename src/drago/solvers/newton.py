@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from drago.bounds import curvature_cost, gradient, has_curvature_bound
+from drago.bounds import Gradient, curvature_cost, gradient, has_curvature_bound
 from drago.certificate import newton_step
 from drago.losses import UserLoss
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
@@ -26,8 +26,10 @@ _FALL = 0.1
 _STEPS = 40
 # A stage is over when a step promises this share of its allowance.
 _DONE = 0.1
-# Halvings of a step before it counts as failed.
+_LAST_STEPS = 300
+# Halvings of a step before it counts as failed, and the damping tried then.
 _HALVINGS = 30
+_DAMPINGS = (0.0, 1e-6, 1e-3, 1.0)
 # Passes that one step may cost for the method to be worth its while.
 _AFFORDABLE = 60.0
 
@@ -88,29 +90,43 @@ class _Run:
         ev = self.ev
         q = self.oracle.weights(ev.losses, nu)
         value = problem.primal(ev.w, ev.losses, q)
-        for _ in range(_STEPS if accuracy > 0 else 10**6):
+        idle = 0
+        for _ in range(_STEPS if accuracy > 0 else _LAST_STEPS):
             g = gradient(problem, ev, q)
-            found = newton_step(problem, ev, q, g, self.oracle)
-            self.passes += 1.0 + curvature_cost(problem, int(np.count_nonzero(q)))
+            found, promise = self._search(problem, ev, q, g, value)
             if found is None:
-                return "no Newton step is known here"
-            dw, db, draw = found
-            slope = float(np.vdot(g.w + problem.mu * ev.w, dw) + np.dot(g.b, db))
-            step, promise = 1.0, -0.5 * slope
-            for _ in range(_HALVINGS):
-                trial, weights, trial_value = self._try(problem, ev, step, dw, db, draw)
-                if trial_value <= value + 1e-4 * step * min(slope, 0.0):
-                    break
-                step *= 0.5
-            else:
-                return "the line search ended at the rounding of the objective"
-            gained, (ev, q, value) = value - trial_value, (trial, weights, trial_value)
+                return "no Newton step lowers the objective"
+            gained, (ev, q, value) = value - found[2], found
             self.ev, self.q = ev, q
             self.n_iter += 1
             self._observe(promise + (nu - self.problem.nu), value)
-            if promise <= accuracy or (accuracy == 0 and gained <= 1e-16 * abs(value)):
+            idle = idle + 1 if gained <= 1e-15 * abs(value) else 0
+            if promise <= accuracy or idle == 20:
                 return "the objective does not fall any more"
         return ""
+
+    def _search(
+        self, problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, value: float
+    ) -> tuple[tuple[Evaluation, Vector, float] | None, float]:
+        """A point below `value` along a Newton step, and what the step promises.
+
+        Where there is no curvature (the linear part of Huber losses along the intercept, say) the
+        step is too long for any line search: then it is damped.
+        """
+        for damping in _DAMPINGS:
+            step = newton_step(problem, ev, q, g, self.oracle, damping)
+            self.passes += 1.0 + curvature_cost(problem, int(np.count_nonzero(q)))
+            if step is None:
+                return None, 0.0
+            dw, db, draw = step
+            slope = float(np.vdot(g.w + problem.mu * ev.w, dw) + np.dot(g.b, db))
+            length = 1.0
+            for _ in range(_HALVINGS):
+                trial = self._try(problem, ev, length, dw, db, draw)
+                if trial[2] <= value + 1e-4 * length * min(slope, 0.0):
+                    return trial, -0.5 * slope
+                length *= 0.5
+        return None, 0.0
 
     def _try(
         self,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drago._validation import shown
 from drago.certificate import Certificate
 from drago.checkpoint import CheckpointError, State, fingerprint, load, save
-from drago.problem import DROProblem
 from drago.result import Record
 
 if TYPE_CHECKING:
@@ -33,13 +33,18 @@ class Checkpoints:
     """
 
     def __init__(self, path: str | os.PathLike[str], every: float) -> None:
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise TypeError(f"checkpoint must be the path of a file, but {shown(path)} was given.")
+        folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"there is no folder for the checkpoint {os.fspath(path)}.")
         self.path, self.every = path, every
         self._next = 0.0
         self._identity = ""
 
     def begin(self, loop: Loop, method: Method) -> State | None:
         """Restore what was saved for this very solve; the method's part of it, if there is one."""
-        self._identity = identity(loop.problem, method, loop.random_state)
+        self._identity = identity(loop, method)
         found = load(self.path)
         if found is None:
             return None
@@ -66,27 +71,44 @@ class Checkpoints:
         self._next = ended + max(self.every, (ended - began) / _SHARE)
 
 
-def identity(problem: DROProblem, method: Method, random_state: int) -> str:
+def identity(loop: Loop, method: Method) -> str:
     """A digest of everything that the course of a solve depends on, but for its limits."""
-    loss = problem.loss
-    own = getattr(loss, "function", None)
+    problem, start = loop.problem, loop._start
+    if hasattr(method, "n_threads") and is_dataclass(method):
+        method = replace(method, n_threads=None)
+    uncertainty = problem.uncertainty
     return fingerprint(
         problem.X,
         problem.y,
         problem.p,
         problem.groups,
-        repr(loss) if own is None else getattr(own, "__qualname__", type(own).__qualname__),
-        repr(problem.uncertainty)
-        if not problem.uncertainty.is_users
-        else type(problem.uncertainty).__qualname__,
+        *_described(problem.loss),
+        *_described(getattr(uncertainty, "given", uncertainty)),
         problem.divergence.name,
-        repr(problem.constraint),
+        *_described(problem.constraint),
         problem.fit_intercept,
         problem.mu,
         problem.nu,
         repr(method),
-        random_state,
+        loop.random_state,
+        *((None,) if start is None else (start.w, start.b, start.q)),
     )
+
+
+def _described(thing: Any) -> list[Any]:
+    """A class and its parameters, as far as they can be told apart from one process to another."""
+    out: list[Any] = [type(thing).__qualname__]
+    for name, value in sorted(vars(thing).items()):
+        if name.startswith("_of_"):
+            continue
+        if isinstance(value, (str, int, float, bool, np.ndarray)) or value is None:
+            out += [name, value]
+        elif callable(value):
+            # What it does cannot be told, but where it stands can.
+            out += [name, getattr(value, "__module__", ""), getattr(value, "__qualname__", "")]
+        else:
+            out += [name, *_described(value)] if hasattr(value, "__dict__") else [name, repr(value)]
+    return out
 
 
 def _inner(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -82,7 +82,9 @@ class CappedOracle(DualOracle):
 
     def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
         q = self.weights(u, c)
-        if c == 0 or self.cap <= 1:
+        if c == 0:
             return q, None
+        if self.cap <= 1:
+            return q, Response(self._rate(q, c), np.full(q.size, -1))
         free = (q > 0) & (q < self.cap * self.p * (1 - _ON_BOUND))
         return q, Response(self._rate(q, c), np.where(free, 0, -1))

@@ -1,0 +1,195 @@
+"""The Newton method against cvxpy, and on thin tails."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+
+import drago
+import reference
+from cases import kink
+from drago.solvers.newton import Newton
+
+LOSSES = {
+    "squared": "squared",
+    "huber": ("huber", 0.7),
+    "logistic": "logistic",
+    "multinomial": "multinomial",
+}
+SETS = {
+    "cvar": (drago.CVaR(0.3), ("cvar", 0.3)),
+    "simplex": (drago.Simplex(), ("simplex",)),
+    "extremile": (drago.Extremile(2.5), ("extremile", 2.5)),
+    "esrm": (drago.ESRM(3.0), ("esrm", 3.0)),
+    "spectrum": (drago.Spectrum(integral=kink), ("spectrum", kink)),
+    "chi2_ball": (drago.Chi2Ball(0.5), ("chi2_ball", 0.5)),
+    "kl_ball": (drago.KLBall(0.3), ("kl_ball", 0.3)),
+    "grouped": (drago.Grouped(drago.CVaR(0.5)), ("grouped", ("cvar", 0.5))),
+}
+CONSTRAINTS = [
+    (None, None),
+    (drago.Box(-0.4, 0.3), ("box", -0.4, 0.3)),
+    (drago.NonNegative(), ("nonnegative",)),
+]
+
+
+def target(loss, z):
+    if loss == "logistic":
+        return (z > np.median(z)).astype(float)
+    if loss == "multinomial":
+        return np.argsort(np.argsort(z)) * 3 // len(z)
+    return z
+
+
+def data(loss="squared", n=400, d=8, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    return X, target(loss, X @ rng.standard_normal(d) + rng.standard_normal(n))
+
+
+def solve(problem, tol):
+    result = drago.solve(problem, Newton(), tol=tol)
+    assert result.status == "optimal" and result.rel_gap <= tol and result.solver == "newton"
+    return result
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", SETS)
+def test_certified_and_equal_to_cvxpy(loss, name):
+    """Both divergences, an intercept, sample weights and constraints, in turn."""
+    index = 3 * list(LOSSES).index(loss) + 2 * list(SETS).index(name)
+    uncertainty, set_ = SETS[name]
+    rng = np.random.default_rng(index)
+    X = rng.standard_normal((9, 3)) * np.array([1.0, 0.5, 2.0])
+    y = target(loss, X @ rng.standard_normal(3) + rng.standard_normal(9))
+    groups = np.array(list("abcabcaab")) if name == "grouped" else None
+    set_ = (*set_, groups) if name == "grouped" else set_
+    weight = rng.exponential(size=9) + 0.05 if index % 4 < 2 else None
+    W, W_tuple = CONSTRAINTS[index % 3]
+    intercept = index % 5 < 3
+    problem = drago.DROProblem(
+        X,
+        y,
+        loss=drago.Huber(0.7) if loss == "huber" else loss,
+        uncertainty=uncertainty,
+        divergence=uncertainty.own_divergence or ("chi2", "kl")[index % 2],
+        shift_cost=0.1,
+        l2_reg=0.05,
+        sample_weight=weight,
+        groups=groups,
+        fit_intercept=intercept,
+        constraint=W,
+    )
+    optimum, _, _ = reference.solve_problem(
+        X, y, LOSSES[loss], set_, problem.divergence.name, 0.1, 0.05, problem.p, intercept, W_tuple
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = drago.solve(problem, Newton(), tol=1e-10)
+    scale = max(1.0, abs(optimum))
+    assert result.gap <= 1e-8 * scale  # where there is little to gain, rel_gap ends at rounding
+    assert abs(result.primal - optimum) <= 1e-7 * scale
+    assert problem.constraint.contains(problem.to_internal(result.coef)[0])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_thin_tails(loss, divergence, intercept):
+    X, y = data(loss)
+    problem = drago.DROProblem(
+        X,
+        y,
+        loss=loss,
+        uncertainty=drago.CVaR(0.1),
+        divergence=divergence,
+        shift_cost=1e-4,
+        fit_intercept=intercept,
+    )
+    result = solve(problem, 1e-8)
+    assert drago.certify(problem, result.coef, result.intercept).rel_gap <= 1e-7
+
+
+@pytest.mark.parametrize("storage", [np.float32, sp.csr_array, sp.csc_array])
+def test_every_storage_of_the_features(storage):
+    X, y = data()
+    X = X.astype(np.float32).astype(float)
+    given = X.astype(np.float32) if storage is np.float32 else storage(X)
+    plain, other = (solve(drago.DROProblem(Z, y, shift_cost=0.01), 1e-10) for Z in (X, given))
+    assert other.coef == pytest.approx(plain.coef, abs=1e-6)
+    assert other.primal == pytest.approx(plain.primal, rel=1e-9)
+
+
+@pytest.mark.parametrize(("mu", "nu"), [(0.0, 0.1), (0.01, 0.0), (0.0, 0.0)])
+def test_without_a_regularisation_or_a_shift_cost(mu, nu):
+    X, y = data()
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.3), shift_cost=nu, l2_reg=mu)
+    result = solve(problem, 1e-4)
+    best = drago.solve(problem, "lbfgs", tol=1e-5)
+    assert abs(result.primal - best.primal) <= 1.1e-4 * (problem.reference[0] - best.primal)
+
+
+def test_the_answer_does_not_depend_on_the_seed_and_is_the_same_again():
+    problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-3)
+    first, again = (drago.solve(problem, Newton(), random_state=seed) for seed in (0, 1))
+    assert (first.coef == again.coef).all() and first.n_passes == again.n_passes
+
+
+def test_the_objective_never_rises():
+    problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-4)
+    result = solve(problem, 1e-8)
+    assert (np.diff(result.history.primal) <= 0).all()
+    assert (np.diff(result.history.n_passes) >= 0).all()
+    assert (np.diff(result.history.n_iter) >= 0).all()
+    assert result.primal < problem.reference[0]
+
+
+def test_limits_are_kept():
+    problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-4)
+    with pytest.warns(ConvergenceWarning, match="max_iter=3 reached"):
+        result = drago.solve(problem, Newton(), tol=1e-10, max_iter=3)
+    assert result.n_iter == 3 and result.primal <= problem.reference[0]
+
+
+def test_what_the_method_is_not_for_is_refused_in_one_sentence():
+    X, y = data(n=20)
+
+    def squared(y, raw):
+        return 0.5 * (raw - y) ** 2, raw - y
+
+    class Mine:
+        def worst_case(self, u, c, divergence, p):
+            return p
+
+        def q_max(self, p):
+            return float(p.max())
+
+    for kwargs in (
+        {"constraint": drago.L2Ball(1.0)},
+        {"loss": squared},
+        {"uncertainty": Mine()},
+    ):
+        problem = drago.DROProblem(X, y, shift_cost=0.1, **kwargs)
+        with pytest.raises(ValueError, match=r"^solver 'newton' takes built-in .*\.$"):
+            drago.solve(problem, Newton())
+        assert not Newton.is_affordable(problem)
+
+
+def test_affordable_where_the_hessian_is_small():
+    rng = np.random.default_rng(0)
+    for d in (5, 2000):
+        X = rng.standard_normal((300, d))
+        problem = drago.DROProblem(X, X[:, 0], shift_cost=0.1)
+        assert Newton.is_affordable(problem) == (d == 5)
+
+
+def test_trivial_data():
+    X = np.ones((5, 2))
+    for y in (np.zeros(5), np.ones(5)):
+        problem = drago.DROProblem(X, y, shift_cost=0.1, fit_intercept=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            result = drago.solve(problem, Newton())
+        assert np.isfinite(result.coef).all() and result.primal <= problem.reference[0]
