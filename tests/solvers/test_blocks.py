@@ -82,7 +82,7 @@ def test_the_slices_are_a_partition_into_blocks_of_equal_size(count):
 def test_products_with_a_block(storage, count, intercept, cut):
     X, problem = problem_of(storage, fit_intercept=intercept)
     blocks = Blocks(problem, count)
-    assert (len(blocks._parts[0]) > 1) == (cut == "in parts")
+    assert (len(blocks._parts[0]) > 2) == (cut == "in parts")
     rng = np.random.default_rng(1)
     w, b = rng.standard_normal((5, 3)), intercept * rng.standard_normal(3)
     ev = problem.evaluate(w, b)
@@ -128,9 +128,40 @@ def test_the_gradient_of_the_rows_with_weight(storage, support, cut):
 def test_features_are_not_copied_where_they_are_large(monkeypatch):
     monkeypatch.setattr(module, "SMALL", 0)
     _, problem = problem_of("dense")
-    assert all(np.shares_memory(rows, problem.X) for rows in Blocks(problem, 4)._rows)
-    assert not Blocks(problem_of("float32")[1], 4)._rows
-    assert not Blocks(problem_of("csr")[1], 4)._rows
+    blocks = Blocks(problem, 4)
+    assert not blocks._rows
+    assert all(np.shares_memory(blocks._block(k, 0, 50), problem.X) for k in range(4))
+
+
+@pytest.mark.parametrize("n, count", [(64, 2), (203, 3), (1000, 7), (1003, 1)])
+def test_groups_of_rows_are_dealt_out(monkeypatch, n, count):
+    """Groups of 4 neighbours, the last one smaller: products, orders and rows agree with X."""
+    for name, value in (("SMALL", 0), ("_GROUP", 4), ("_PLENTY", 2), ("_PART", 64)):
+        monkeypatch.setattr(module, name, value)
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((n, 5)), rng.standard_normal(n)
+    problem = drago.DROProblem(X, y, shift_cost=0.1)
+    blocks = Blocks(problem, count)
+    assert blocks._group == 4
+    order = blocks.gather(np.arange(n))
+    assert (np.sort(order) == np.arange(n)).all() and (blocks.scatter(order) == np.arange(n)).all()
+    sizes = [rows.stop - rows.start for rows in blocks.slices]
+    assert sum(sizes) == n and max(sizes) - min(sizes) <= 4
+    w, b = rng.standard_normal((5, 1)), np.zeros(1)
+    for k, rows in enumerate(blocks.slices):
+        mine = order[rows]
+        assert (blocks._row_of(k, np.arange(mine.size)) == mine).all()
+        losses, slopes = np.empty(mine.size), np.empty((mine.size, 1))
+        blocks.evaluate(k, w, b, losses, slopes)
+        np.testing.assert_allclose(slopes[:, 0], X[mine] @ w[:, 0] - y[mine], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            blocks.accumulate(k, slopes), X[mine].T @ slopes, rtol=0, atol=1e-11
+        )
+    q = rng.random(n) * (rng.random(n) < 0.3)
+    found, _, size = blocks.gradient(blocks.gather(q), w, b, {})
+    expected = X.T @ (q * (X @ w[:, 0] - y))
+    np.testing.assert_allclose(found[:, 0], expected, rtol=0, atol=1e-11)
+    assert size == np.count_nonzero(q)
 
 
 # ------------------------------------------------------------------------------------ the threads

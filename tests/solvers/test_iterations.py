@@ -352,6 +352,7 @@ def test_the_estimators_are_unbiased(loss):
         trial = copy.deepcopy(it)
 
         def solve_into(u, c, q, mirror):
+            mirror = mirror if mirror.size else q / it.p
             seen.append(u - (c - NU) * mirror)
 
         trial.oracle.solve_into = solve_into

@@ -1,4 +1,4 @@
-"""Products with rows ``first, first + stride, ...`` of a CSR matrix."""
+"""The argument of the dual step; products with rows ``first, first + stride, ...`` of CSR."""
 
 from drago.kernels import REDUCE, jit
 
@@ -24,3 +24,17 @@ def csr_accumulate(data, indices, indptr, first, stride, weights, out):
             if weights[r, c] != 0.0:
                 for j in range(indptr[row], indptr[row + 1]):
                     out[indices[j], c] += data[j] * weights[r, c]
+
+
+@jit(error_model="numpy")
+def proximal_argument(table, s, mirror, u):
+    """``u = table + s mirror``."""
+    for i in range(u.shape[0]):
+        u[i] = table[i] + s * mirror[i]
+
+
+@jit(error_model="numpy")
+def proximal_argument_chi2(table, s, q, p, u):
+    """``u = table + s q/p``."""
+    for i in range(u.shape[0]):
+        u[i] = table[i] + s * (q[i] / p[i])

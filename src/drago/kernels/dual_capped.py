@@ -223,7 +223,7 @@ def _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q):
         q[i] = p[i] * (cap if x >= top else value)
         total += q[i]
     # The rounding of the mean, by c, is what the sum lacks: it goes to the free rows alike.
-    if abs(total - 1.0) > 1e-14:
+    if abs(total - 1.0) > 2e-13:
         missing = (1.0 - total) / free
         for i in range(n):
             x = (u[i] - ref) - delta

@@ -1,8 +1,9 @@
 """Rows dealt out to blocks, and products with one block, on one thread or several.
 
-Block k of M holds the rows ``k, k + M, k + 2M, ...``: sorted data does no harm, and X is not copied
-unless it is small. Vectors of length n are kept in the order of the blocks, so that a block is a
-slice of them.
+Groups of neighbouring rows are dealt out, block k of M holds the groups ``k, k + M, k + 2M, ...``:
+sorted data does no harm, and X is not copied unless it is small. A group is one row, or as many as
+memory likes to be read at a time where there are plenty of groups. Vectors of length n are kept in
+the order of the blocks, so that a block is a slice of them.
 
 Work on a block is cut into parts by its size alone, and partial sums are added in their order:
 whatever the number of threads, the result is the same to the last bit.
@@ -27,6 +28,9 @@ Matrix = npt.NDArray[np.float64]
 
 # Entries of X in a part: a millisecond's work, far above what it costs to hand it to a thread.
 _PART = 1 << 19
+# Rows in a group at most, and how many groups a block must have before they grow.
+_GROUP = 256
+_PLENTY = 64
 # Entries of X below which it is copied in the order of the blocks.
 SMALL = 1 << 19
 # Entries of X that are gathered at a time, and the weight (times n) below which a row is not.
@@ -54,47 +58,76 @@ class Blocks:
     def __init__(self, problem: DROProblem, count: int, n_threads: int | None = 1) -> None:
         self.problem, self.count = problem, count
         n, d, k = problem.n_samples, problem.n_features, problem.n_outputs
-        sizes = [len(range(k, n, count)) for k in range(count)]
-        ends = np.concatenate([[0], np.cumsum(sizes)])
+        entries = problem.X.nnz if problem.is_sparse else n * d
+        self._copied = not problem.is_sparse and entries <= SMALL
+        self._group = 1
+        if not problem.is_sparse and not self._copied:
+            while self._group < _GROUP and n // (2 * self._group * count) >= _PLENTY:
+                self._group *= 2
+        c = self._group
+        self._whole = n // c  # groups; a last one may be smaller
+        self._sizes = [c * len(range(k, self._whole, count)) for k in range(count)]
+        self._sizes[self._whole % count] += n - c * self._whole
+        ends = np.concatenate([[0], np.cumsum(self._sizes)])
         self.slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.y = self.gather(problem.y)
-        entries = problem.X.nnz if problem.is_sparse else n * d
         parts = entries * k // (count * _PART)
         if problem.is_sparse:  # partial sums are dense
             parts = min(parts, entries // (4 * count * d))
-        parts = max(1, min(parts, min(sizes)))
-        self._parts = [
-            [(s * i // parts, s * (i + 1) // parts) for i in range(parts)] for s in sizes
-        ]
-        self._partial = np.empty((parts, d, k))
+        parts = max(1, min(parts, min(self._sizes) // c))
+        self._parts = [self._cut(size, parts) for size in self._sizes]
+        self._partial = np.empty((max(map(len, self._parts)), d, k))
         self._chunk = max(64, _CHUNK // max(1, entries // n))
         threads = (os.cpu_count() or 1) if n_threads is None else n_threads
         # A user's Python function holds the interpreter anyway.
         threads = 1 if isinstance(problem.loss, UserLoss) else min(threads, parts)
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._rows: list[Any] = []
-        self._copied = not problem.is_sparse and entries <= SMALL
         if self._copied:
             X = self.gather(problem.X).astype(np.float64, copy=False)
             self._rows = [X[rows] for rows in self.slices]
-        elif not problem.is_sparse and problem.X.dtype == np.float64:
-            self._rows = [problem.X[k::count] for k in range(count)]
-        self._raw, self._slopes = np.empty((max(sizes), k)), np.empty((max(sizes), k))
-        self._losses = np.empty(max(sizes))
+        largest = max(self._sizes)
+        self._raw, self._slopes = np.empty((largest, k)), np.empty((largest, k))
+        self._losses = np.empty(largest)
+
+    def _cut(self, size: int, parts: int) -> list[tuple[int, int]]:
+        """The places of a block in parts of whole groups, and what is left of the last one."""
+        whole = size // self._group
+        ends = [self._group * (whole * i // parts) for i in range(parts + 1)]
+        if ends[-1] < size:
+            ends.append(size)
+        return list(itertools.pairwise(ends))
 
     def gather(self, rows: Any) -> Any:
         """An array with a row for each of the problem's, in the order of the blocks."""
         out = np.empty_like(rows, order="C", subok=False)
         for k, places in enumerate(self.slices):
-            out[places] = rows[k :: self.count]
+            groups, rest = self._of_block(rows, k)
+            end = places.start + groups.shape[0] * self._group
+            out[places.start : end].reshape(groups.shape)[:] = groups
+            out[end : places.stop] = rest
         return out
 
     def scatter(self, places: Any) -> Any:
         """Back to the problem's order."""
         out = np.empty_like(places)
         for k, rows in enumerate(self.slices):
-            out[k :: self.count] = places[rows]
+            groups, rest = self._of_block(out, k)
+            end = rows.start + groups.shape[0] * self._group
+            groups[:] = places[rows.start : end].reshape(groups.shape)
+            rest[:] = places[end : rows.stop]
         return out
+
+    def _of_block(self, rows: Any, k: int) -> tuple[Any, Any]:
+        """Views of the whole groups of block `k` and of its rows beyond them."""
+        end = self._whole * self._group
+        groups = rows[:end].reshape(self._whole, self._group, *rows.shape[1:])[k :: self.count]
+        return groups, rows[end:] if self._whole % self.count == k else rows[:0]
+
+    def _row_of(self, k: int, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The problem's rows at places of block `k`, counted from its start."""
+        group, inside = np.divmod(places, self._group)
+        return (k + group * self.count) * self._group + inside
 
     def close(self) -> None:
         """End the threads."""
@@ -126,7 +159,7 @@ class Blocks:
             self._weighted(k, lo, hi, weights[lo:hi], self._partial[parts.index((lo, hi))])
 
         self._each(part, parts)
-        return self._partial.sum(axis=0)
+        return self._partial[: len(parts)].sum(axis=0)
 
     def gradient(
         self, q: Vector, w: Matrix, b: Vector, known: Mapping[int, Matrix]
@@ -146,7 +179,7 @@ class Blocks:
             size += places.size
             for lo in range(0, places.size, self._chunk):
                 some = places[lo : lo + self._chunk]
-                chunks.append((some + rows.start, k + some * self.count))
+                chunks.append((some + rows.start, self._row_of(k, some)))
         partial: list[Any] = [None] * len(chunks)
 
         def part(index: int, _: int) -> None:
@@ -200,8 +233,12 @@ class Blocks:
 
             first = k + lo * self.count
             csr_predict(X.data, X.indices, X.indptr, first, self.count, w, raw)
+            return
+        rows = self._block(k, lo, hi)
+        if w.shape[1] == 1:
+            np.matmul(rows, w[:, 0], out=raw[:, 0].reshape(rows.shape[:-1]))
         else:
-            np.matmul(self._block(k, lo, hi), w, out=raw)
+            np.matmul(rows, w, out=raw.reshape(*rows.shape[:-1], w.shape[1]))
 
     def _weighted(self, k: int, lo: int, hi: int, weights: Matrix, out: Matrix) -> None:
         X = self.problem.X
@@ -211,13 +248,25 @@ class Blocks:
             out[:] = 0.0
             first = k + lo * self.count
             csr_accumulate(X.data, X.indices, X.indptr, first, self.count, weights, out)
+            return
+        rows = self._block(k, lo, hi)
+        if rows.ndim == 2:
+            np.matmul(rows.T, weights, out=out)
         else:
-            np.matmul(self._block(k, lo, hi).T, weights, out=out)
+            by_group = weights.reshape(*rows.shape[:-1], weights.shape[1])
+            np.matmul(rows.transpose(0, 2, 1), by_group).sum(axis=0, out=out)
 
     def _block(self, k: int, lo: int, hi: int) -> Any:
+        """Rows of block `k`, or groups of them (groups x rows x features)."""
         if self._rows:
             return self._rows[k][lo:hi]
-        return self.problem.X[k :: self.count][lo:hi].astype(np.float64)
+        c = self._group
+        groups, rest = self._of_block(self.problem.X, k)
+        if lo >= groups.shape[0] * c:
+            rows = rest
+        else:
+            rows = groups[lo // c : hi // c] if c > 1 else groups[lo:hi, 0]
+        return rows.astype(np.float64, copy=False)
 
 
 def _take(problem: DROProblem, rows: npt.NDArray[np.int64]) -> Any:

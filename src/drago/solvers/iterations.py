@@ -208,7 +208,9 @@ class Iterations:
         n = problem.n_samples
         # The slopes and weights of the tables are only ever needed as their product qhat s.
         self.loss_table, self.product = blocks.gather(start.losses), blocks.gather(start.dlosses)
-        self.q, self.mirror = np.empty(n), np.empty(n)
+        # The mirror coordinate of chi2, q/p, is not worth a vector of its own.
+        self.q = np.empty(n)
+        self.mirror = np.empty(n) if problem.divergence.name == "kl" else np.empty(0)
         if isinstance(q, str) and q == "exact":
             self.oracle.solve_into(self.loss_table, problem.nu, self.q, self.mirror)
             if problem.nu == 0 and problem.divergence.name == "kl":
@@ -217,7 +219,7 @@ class Iterations:
                 self.q[:] = q
         else:
             self.q[:] = self.p if isinstance(q, str) else blocks.gather(q)
-        if not (isinstance(q, str) and q == "exact"):
+        if not (isinstance(q, str) and q == "exact") and self.mirror.size:
             problem.divergence.mirror(self.q, self.p, out=self.mirror)
         self._fill_aggregate()
         self.n_calls += n
@@ -286,13 +288,21 @@ class Iterations:
         losses_j -= self._older_losses(rows_j)
         losses_j *= scale
         self._store_losses(rows_k, losses)
-        np.multiply(self.mirror, s, out=self._u)
-        self._u += self.loss_table
+        self._fill_argument(s)
         self._u[rows_j] += losses_j
         self.oracle.solve_into(self._u, problem.nu + s, self.q, self.mirror)
         self._update_product(k, slopes)
         self.n_calls += size_k
         self.visits += size_k + size_j
+
+    def _fill_argument(self, s: float) -> None:
+        """What the dual oracle takes: the table of losses plus `s` times the mirror coordinate."""
+        from drago.kernels.drago import proximal_argument, proximal_argument_chi2
+
+        if self.mirror.size:
+            proximal_argument(self.loss_table, s, self.mirror, self._u)
+        else:
+            proximal_argument_chi2(self.loss_table, s, self.q, self.p, self._u)
 
     def _update_product(self, k: int, slopes: Matrix) -> None:
         """The table ``qhat s`` on block `k`, and its aggregate."""
