@@ -31,6 +31,8 @@ Matrix = npt.NDArray[np.float64]
 
 # Order beyond which a dense factorisation is not attempted.
 MAX_ORDER = 2000
+# Entries of X that are gathered at a time.
+_GATHERED = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,16 @@ def features(problem: DROProblem, index: npt.NDArray[np.int64]) -> Matrix:
     return np.column_stack([rows, np.ones(len(rows))]) if problem.fit_intercept else rows
 
 
+def _gram(problem: DROProblem, index: npt.NDArray[np.int64], weight: Vector) -> Matrix:
+    """``sum_i weight_i x_i x_i'`` over some rows, a few at a time: no copy of all of them."""
+    m = problem.n_features + int(problem.fit_intercept)
+    out, step = np.zeros((m, m)), max(1, _GATHERED // m)
+    for k in range(0, index.size, step):
+        F = features(problem, index[k : k + step])
+        out += (F * weight[k : k + step, None]).T @ F
+    return out
+
+
 def _heaviest(weight: Vector, size: int) -> npt.NDArray[np.int64]:
     index = np.flatnonzero(weight > 0)
     if index.size > size:
@@ -238,22 +250,25 @@ def _single_output_bound(
     loss, d = problem.loss, problem.n_features
     weight = q * loss.second(problem.y, ev.raw)  # type: ignore[attr-defined]
     index = _heaviest(weight, size)
-    F, weight = features(problem, index), weight[index]
-    residual = ev.raw[index, 0] - problem.y[index]
+    weight = weight[index]
     slope = g.w[:, 0] + problem.mu * ev.w[:, 0]
-    guess = weight @ (F[:, :d] ** 2) + problem.mu
+    gram = _gram(problem, index, weight)
+    guess = np.diag(gram)[:d] + problem.mu
     slope, extra, cost = problem.constraint.absorb(ev.w[:, 0], slope, np.maximum(guess, 1e-300))
     r = np.append(slope, g.b) if problem.fit_intercept else slope
     ridge = np.zeros(r.size)
     ridge[:d] = problem.mu + extra
     best = np.inf
+    if isinstance(loss, Squared):
+        factor = _Factor(gram + np.diag(ridge))
+        return cost + 0.5 * factor.norm(r) ** 2 if factor.safe else np.inf
+    F = features(problem, index)
+    residual = ev.raw[index, 0] - problem.y[index]
     for _ in range(5):
         factor = _Factor((F * weight[:, None]).T @ F + np.diag(ridge))
         if not factor.safe:
             break
         lambda_ = factor.norm(r)
-        if isinstance(loss, Squared):
-            return cost + 0.5 * lambda_**2
         if isinstance(loss, Huber):
             keep = np.abs(residual - factor.half(F.T).T @ factor.half(r)) <= loss.delta
             if keep.all():

@@ -53,6 +53,8 @@ AMPLE = 1e4
 _COSTLY = 2.0
 _APPROACHES = 3
 _CANCELLED = 1e-15
+# Rows at a time where a vector of temporary values would be as long as the data.
+_CHUNK = 1 << 16
 # Relative rounding of P_0, a sum over the rows.
 _ROUNDING = 1e-12
 
@@ -323,27 +325,36 @@ class _Search:
         exact, nu, p = self.exact, self.problem.nu, self.problem.p
         if q is exact:
             return 0.0
-        step = exact - q
-        slope = self.ev.losses - self.ev.losses.mean()
-        if nu == 0:
-            return _nonnegative(float(np.dot(step, slope)), self.ev.losses)
-        if self.problem.divergence.name == "kl":
-            if ((exact == 0) & (q > 0)).any():
-                values = [self.problem.primal(self.ev.w, self.ev.losses, x) for x in (exact, q)]
-                return max(values[0] - values[1], 0.0)
-            on = exact > 0
-            mirror = np.zeros_like(exact)
-            mirror[on] = np.log(exact[on] / p[on])
-            ratio = np.ones_like(q)
-            ratio[on] = q[on] / exact[on]
-            logs = np.log(ratio, out=np.zeros_like(ratio), where=ratio > 0)
-            bregman = np.dot(exact, ratio * logs - (ratio - 1.0))
-        else:
-            mirror = exact / p
-            bregman = 0.5 * np.dot(step, step / p)
-        mirror -= np.dot(exact, mirror)
-        first = float(np.dot(step, slope - nu * mirror))
-        return _nonnegative(first, self.ev.losses, nu * mirror) + nu * max(float(bregman), 0.0)
+        losses = self.ev.losses
+        kl = self.problem.divergence.name == "kl"
+        chunks = [slice(k, k + _CHUNK) for k in range(0, q.size, _CHUNK)]
+        if kl and nu > 0 and any(((exact[s] == 0) & (q[s] > 0)).any() for s in chunks):
+            values = [self.problem.primal(self.ev.w, losses, x) for x in (exact, q)]
+            return max(values[0] - values[1], 0.0)
+
+        def mirror(s: slice) -> Vector:
+            if nu == 0:
+                return np.zeros_like(q[s])
+            if not kl:
+                return exact[s] / p[s]
+            return np.log(exact[s] / p[s], out=np.zeros_like(q[s]), where=exact[s] > 0)
+
+        # Centred, so that the sums have no large parts to cancel; a few rows at a time.
+        mean = float(losses.mean())
+        centre = sum(float(np.dot(exact[s], mirror(s))) for s in chunks)
+        first, bregman, scale = 0.0, 0.0, 0.0
+        for s in chunks:
+            step, slope = exact[s] - q[s], nu * (mirror(s) - centre)
+            scale = max(scale, float(np.abs(slope).max()))
+            first += float(np.dot(step, (losses[s] - mean) - slope))
+            if nu > 0 and kl:
+                ratio = np.divide(q[s], exact[s], out=np.ones_like(step), where=exact[s] > 0)
+                logs = np.log(ratio, out=np.zeros_like(ratio), where=ratio > 0)
+                bregman += float(np.dot(exact[s], ratio * logs - (ratio - 1.0)))
+            elif nu > 0:
+                bregman += 0.5 * float(np.dot(step, step / p[s]))
+        scale += max(abs(float(losses.max())), abs(float(losses.min())))
+        return _nonnegative(first, scale) + nu * max(bregman, 0.0)
 
     # ------------------------------------------------------------ predicted weights
 
@@ -390,9 +401,9 @@ class _Search:
             g = self._gradient(ev, q)
 
 
-def _nonnegative(value: float, *scales: Vector) -> float:
+def _nonnegative(value: float, scale: float) -> float:
     """`value`, which mathematics says is not negative, without its rounding."""
-    if value < -1e-8 * (sum(float(np.abs(scale).max()) for scale in scales) + 1e-300):
+    if value < -1e-8 * (scale + 1e-300):
         raise ArithmeticError(
             "the exact weights are beaten by others of the set; if the set is your own, check its "
             "worst_case, otherwise please report this."

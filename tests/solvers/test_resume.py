@@ -382,7 +382,8 @@ def test_with_a_finish_by_another_method(finish, tmp_path):
         result = quiet(
             problem, method, tol=1e-8, checkpoint=path, checkpoint_every=0.0, callback=callback
         )
-        assert (result.status == "interrupted") == (callback is not None)
+        # Where the first certificate of the finish is good enough, Ctrl-C comes too late.
+        assert result.status == "optimal" or callback is not None
     assert_same(result, expected)
 
 

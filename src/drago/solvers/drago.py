@@ -451,7 +451,7 @@ class _Watch:
         }
         for name, kept in (("best", self.best), ("last", self.last)):
             if kept is not None:
-                arrays |= {f"{name}.w": kept.w, f"{name}.b": kept.b, f"{name}.q": kept.q}
+                arrays |= {f"{name}.w": kept.w, f"{name}.b": kept.b}
                 settings[name] = {field: getattr(kept, field) for field in _NUMBERS}
         return arrays, settings
 
@@ -461,8 +461,8 @@ class _Watch:
         self.stale = settings["stale"]
         for name in ("best", "last"):
             if name in settings:
-                w, b, q = (arrays[f"watch.{name}.{part}"] for part in "wbq")
-                setattr(self, name, Iterate(w=w, b=b, q=q, **settings[name]))
+                w, b = (arrays[f"watch.{name}.{part}"] for part in "wb")
+                setattr(self, name, Iterate(w=w, b=b, **settings[name]))
 
     @property
     def suspicious(self) -> bool:
@@ -470,7 +470,7 @@ class _Watch:
         return self.stale >= _PATIENCE
 
     def diverges(self, iterate: Iterate) -> bool:
-        self.last = iterate
+        iterate = self.last = replace(iterate, q=None)  # a vector of length n less to keep
         self.estimates.append(max(iterate.gap_estimate, 1e-300))
         if self.best is None or iterate.gap_estimate < self.best.gap_estimate:
             self.best = iterate

@@ -207,7 +207,7 @@ class Iterations:
         problem, blocks = self.problem, self.blocks
         n = problem.n_samples
         # The slopes and weights of the tables are only ever needed as their product qhat s.
-        self.loss_table, self.product = blocks.gather(start.losses), blocks.gather(start.dlosses)
+        self.loss_table, self.product = blocks.gather(start.losses), self._first_slopes(start)
         # The mirror coordinate of chi2, q/p, is not worth a vector of its own.
         self.q = np.empty(n)
         self.mirror = np.empty(n) if problem.divergence.name == "kl" else np.empty(0)
@@ -224,6 +224,9 @@ class Iterations:
         self._fill_aggregate()
         self.n_calls += n
         self.visits += n
+
+    def _first_slopes(self, start: Evaluation) -> Matrix:
+        return self.blocks.gather(start.dlosses)
 
     def _fill_aggregate(self) -> None:
         self.product *= self.q[:, None]
@@ -419,6 +422,9 @@ class SupportIterations(Iterations):
     its exact value costs no more than a block, and the noise of ``v^P``, which the thin tail makes
     large and which forces small steps, is gone. The tables ``qhat`` and ``ghat`` are not needed.
     """
+
+    def _first_slopes(self, start: Evaluation) -> Matrix:
+        return np.empty((0, start.dlosses.shape[1]))  # there is no such table
 
     def _fill_aggregate(self) -> None:
         counts = self.visits, self.n_calls
