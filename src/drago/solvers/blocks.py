@@ -34,7 +34,7 @@ _PLENTY = 64
 # Entries of X below which it is copied in the order of the blocks.
 SMALL = 1 << 19
 # Entries of X that are gathered at a time, and the weight (times n) below which a row is not.
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 NOTICEABLE = 1e-12
 
 
