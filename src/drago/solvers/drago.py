@@ -17,7 +17,7 @@ from drago._validation import check_flag, check_integer, check_number, check_opt
 from drago.bounds import curvature_cost
 from drago.checkpoint import State
 from drago.metric import Metric, subsample
-from drago.problem import DROProblem, Evaluation
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.blocks import NOTICEABLE, SMALL, Blocks
 from drago.solvers.iterations import (
@@ -42,6 +42,11 @@ _FEW_BLOCKS = 2
 # the weights' second moment), and with the exact one.
 _STEP = 1.2
 _EXACT_STEP = 0.8
+# The same with blocks and fresh tables: there is less noise.
+_FRESH_STEP = 2.4
+# Iterations between two fillings of the tables, with the primal gradient from blocks and exact.
+_FRESH_FOR = 4
+_FRESH_FOR_EXACT = 2
 _LARGEST_STEP = 0.4
 # The exact primal gradient is worth its cost below this share of the rows, and on small data.
 _THIN = 0.4
@@ -64,6 +69,7 @@ _CHEAP = 3.0
 _AS_LONG_AS = 5.0
 # The more blocks, the older the tables: the gap that they show is several times the true one.
 _OPTIMISM = 1.6
+_OPTIMISM_WHEN_FRESH = 0.4
 # The theory's constants are safe, not sharp; without mu or nu "auto" takes them this much smaller.
 _SLACK = 100.0
 
@@ -76,8 +82,8 @@ class Drago:
     ----------
     step_size : float, "auto" or "theory"
         The alpha of the paper, ``a_t / a_{t-1} = 1 + alpha``. "auto" starts at
-        ``min(1.2 / (M sqrt(sum q^2/p)), 0.4)`` with the first weights q (at ``0.8 / M`` with
-        primal="support"), and is cut when the method does not converge.
+        ``min(1.2 / (M sqrt(sum q^2/p)), 0.4)`` with the first weights q (twice that with `refresh`,
+        ``0.8 / M`` with primal="support"), and is cut when the method does not converge.
         "theory" is the step of the paper's theorem with the constants of its lemmas::
 
             1/4 min{ 1/(32 M), mu/(24 e L kappa_Q), sqrt(mu nu)/(36 e^2 M G) }
@@ -101,6 +107,10 @@ class Drago:
         The primal gradient: "blocks" estimates it from the tables and a random block, as in the
         paper; "support" computes it from the rows that carry weight. "auto" is "support" where
         these are few at the start and on small data, under step_size="auto".
+    refresh : bool
+        Whether all tables are filled anew every few iterations, on large data and under
+        step_size="auto": stale tables are the noise that forces small steps, and a visit to all
+        rows serves the certificate as well.
     progressive : bool
         Whether large problems are first solved on a part of their rows, to start from there.
     finish : {"auto", "newton", "lbfgs", "none"}
@@ -124,6 +134,7 @@ class Drago:
     start: str = "stationary"
     tables: str = "exact"
     primal: str = "auto"
+    refresh: bool = True
     progressive: bool = True
     finish: str = "auto"
     n_threads: int | None = None
@@ -145,6 +156,7 @@ class Drago:
         check_option("start", self.start, ("stationary", "paper"))
         check_option("tables", self.tables, ("exact", "lagged"))
         check_option("primal", self.primal, ("auto", "blocks", "support"))
+        check_flag("refresh", self.refresh)
         check_flag("progressive", self.progressive)
         check_option("finish", self.finish, ("auto", "newton", "lbfgs", "none"))
         if self.n_threads is not None:
@@ -227,6 +239,7 @@ class _Run:
         self.cut = 1.0
         start = problem.evaluate(*loop.start)
         self.exact = self._is_exact_worthwhile(start)
+        self.refreshing = self._is_refreshing()
         self.blocks = Blocks(problem, settings.n_blocks(problem), settings.n_threads)
         self.state = self._begin(start, loop.start_weights)
         loop.observe(replace(self._iterate(), evaluation=start))
@@ -253,6 +266,7 @@ class _Run:
         arrays, settings = saved
         self.rng.bit_generator.state = settings["rng"]
         self.cut, self.exact = settings["cut"], settings["exact"]
+        self.refreshing = self._is_refreshing()
         self.mean = arrays.get("mean")
         self.metric = self.loop.metric = Metric(
             arrays["metric.eigenvalues"], arrays.get("metric.basis"), settings["intercept"]
@@ -273,6 +287,12 @@ class _Run:
         if self.settings.tables == "lagged":
             return LaggedIterations
         return SupportIterations if self.exact else Iterations
+
+    def _is_refreshing(self) -> bool:
+        settings, problem = self.settings, self.problem
+        return (
+            settings.refresh and self.auto and not (_is_small(problem) or _unregularised(problem))
+        )
 
     def _is_exact_worthwhile(self, start: Evaluation) -> bool:
         """Whether to compute the primal gradient exactly, from the rows that carry weight."""
@@ -306,7 +326,7 @@ class _Run:
         if settings.step_size == "auto":
             # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
             moment = float(np.dot(state.q, state.q / state.p))
-            largest = _STEP / (m * np.sqrt(moment))
+            largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
             if self.exact:
                 largest = _EXACT_STEP / m
             alpha = self.cut * min(largest, _LARGEST_STEP)
@@ -330,7 +350,9 @@ class _Run:
         while True:
             self.loop.rest(self._snapshot)
             self._round()
-            iterate = self._iterate()
+            here = self._refresh()
+            iterate = replace(self._iterate(), evaluation=here)
+            del here
             sound = bool(np.isfinite(iterate.gap_estimate) and np.isfinite(iterate.w).all())
             if not self.auto:
                 if not sound:
@@ -359,6 +381,8 @@ class _Run:
     def _iterate(self) -> Iterate:
         iterate = self.state.iterate()
         optimism = min(_OPTIMISM / self.blocks.count, 1.0)
+        if self.refreshing:
+            optimism = _OPTIMISM_WHEN_FRESH
         return replace(iterate, gap_estimate=optimism * iterate.gap_estimate)
 
     def _slow_down(self) -> None:
@@ -373,10 +397,23 @@ class _Run:
         """Half an epoch, or a few iterations: what is worth a look at the estimates."""
         count = self.blocks.count
         size = min(max((count + 1) // 2, 4), _ROUND)
+        if self.refreshing:
+            size = _FRESH_FOR_EXACT if self.exact else _FRESH_FOR
         if self.loop.max_iter is not None:
             size = max(min(size, self.loop.max_iter - self.state.n_iter), 1)
         for i, j in self.rng.integers(0, count, size=(size, 2)).tolist():
             self.state.step(i, j)
+
+    def _refresh(self) -> Evaluation | None:
+        """Visit all rows and fill the tables anew; the visit serves the certificate as well."""
+        if not self.refreshing or not np.isfinite(self.state.w).all():
+            return None
+        try:
+            here = self.problem.evaluate(self.state.w, self.state.b)
+        except NonFiniteLossError:
+            return None
+        self.state.refresh(here)
+        return here
 
     def _observe(self, iterate: Iterate) -> None:
         self.loop.observe(replace(iterate, milestone=self.watch.suspicious))
@@ -470,7 +507,8 @@ class _Watch:
         return self.stale >= _PATIENCE
 
     def diverges(self, iterate: Iterate) -> bool:
-        iterate = self.last = replace(iterate, q=None)  # a vector of length n less to keep
+        # Vectors of length n are not kept.
+        iterate = self.last = replace(iterate, q=None, evaluation=None)
         self.estimates.append(max(iterate.gap_estimate, 1e-300))
         if self.best is None or iterate.gap_estimate < self.best.gap_estimate:
             self.best = iterate

@@ -140,6 +140,7 @@ class Iterations:
         self._ring = np.repeat(self._packed()[None], blocks.count, axis=0)
         self._ring_sum = self._ring.sum(axis=0)
         self._last_k, self._last_j = -1, -1
+        self._is_fresh = True  # whether the tables hold the present point
         self._fill_tables(start, q)
         self._last_change = np.zeros_like(self.aggregate)
         self._last_change_b = np.zeros_like(self.aggregate_b)
@@ -161,7 +162,7 @@ class Iterations:
         self._losses = np.empty((2, largest))
         self._slopes = np.empty((2, largest, problem.n_outputs))
 
-    _COUNTS = ("t", "n_calls", "visits", "_offset", "_last_k", "_last_j")
+    _COUNTS = ("t", "n_calls", "visits", "_offset", "_last_k", "_last_j", "_is_fresh")
     _ARRAYS: tuple[str, ...] = (
         "w", "b", "_mean_w", "_mean_b", "_ring", "_ring_sum", "loss_table", "product", "q",
         "mirror", "aggregate", "aggregate_b", "_last_change", "_last_change_b", "_slopes",
@@ -225,6 +226,12 @@ class Iterations:
         self.n_calls += n
         self.visits += n
 
+    def refresh(self, here: Evaluation) -> None:
+        """Fill the tables anew, at the present point, with its exact weights."""
+        self._last_k, self._last_j = -1, -1
+        self._fill_tables(here, "exact")
+        self._is_fresh = True
+
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return self.blocks.gather(start.dlosses)
 
@@ -250,7 +257,7 @@ class Iterations:
         self._move(grad, grad_b, near, far)
         k = self.t % m
         self._dual_step(j, k, ratio * m, dual)
-        self._last_k, self._last_j = k, j
+        self._last_k, self._last_j, self._is_fresh = k, j, False
 
     def _primal_gradient(self, i: int, scale: float) -> tuple[Matrix, Vector]:
         """``v^P``, and the same for the intercept."""
@@ -444,7 +451,7 @@ class SupportIterations(Iterations):
         self.n_calls += size
 
     def _primal_gradient(self, i: int, scale: float) -> tuple[Matrix, Vector]:
-        if self.t > 1:
+        if not self._is_fresh:
             self._exact_gradient()
         return self.aggregate, self.aggregate_b
 
