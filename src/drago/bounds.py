@@ -264,8 +264,10 @@ def _single_output_bound(
         return cost + 0.5 * factor.norm(r) ** 2 if factor.safe else np.inf
     F = features(problem, index)
     residual = ev.raw[index, 0] - problem.y[index]
-    for _ in range(5):
-        factor = _Factor((F * weight[:, None]).T @ F + np.diag(ridge))
+    for turn in range(5):
+        if turn > 0:
+            gram = (F * weight[:, None]).T @ F
+        factor = _Factor(gram + np.diag(ridge))
         if not factor.safe:
             break
         lambda_ = factor.norm(r)

@@ -330,7 +330,7 @@ class _Search:
         chunks = [slice(k, k + _CHUNK) for k in range(0, q.size, _CHUNK)]
         if kl and nu > 0 and any(((exact[s] == 0) & (q[s] > 0)).any() for s in chunks):
             values = [self.problem.primal(self.ev.w, losses, x) for x in (exact, q)]
-            return max(values[0] - values[1], 0.0)
+            return max(values[0] - values[1], 0.0) + _CANCELLED * abs(values[0])
 
         def mirror(s: slice) -> Vector:
             if nu == 0:

@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 import drago
 import reference
 from cases import DIVERGENCES, kink
+from drago.solvers import base
+from drago.solvers.base import Iterate
 from drago.solvers.drago import theory_step
 
 LOSSES = {
@@ -422,7 +424,9 @@ def test_no_method_but_this_stays_in_a_ball():
     problem = make(
         *data(n=400, d=8), uncertainty=drago.CVaR(0.1), shift_cost=1e-4, constraint=drago.L2Ball(1)
     )
-    result = solve(problem, drago.Drago(finish="newton"), tol=1e-6)
+    with pytest.raises(ValueError, match="'newton' takes"):
+        drago.solve(problem, drago.Drago(finish="newton"))
+    result = solve(problem, "drago", tol=1e-6)
     assert "finished" not in result.message
 
 
@@ -624,3 +628,78 @@ def test_a_callback_can_stop_it():
         )
     assert result.status == "stopped" and len(seen) == 2
     assert result.primal <= seen[-1].primal
+
+
+@pytest.mark.parametrize("constraint", [drago.Box(-0.5, 0.5), drago.NonNegative()])
+@pytest.mark.parametrize("finish", ["lbfgs", "newton", "auto"])
+def test_a_finish_stays_inside(constraint, finish):
+    """L-BFGS in a rotated metric would leave the box; what a solve returns never does."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 5)) @ rng.standard_normal((5, 5))
+    y = X @ [2.0, -1.0, 0.5, 1.0, -2.0] + rng.standard_normal(300)
+    problem = drago.DROProblem(
+        X, y, uncertainty=drago.CVaR(0.1), shift_cost=1e-3, l2_reg=1e-3, constraint=constraint
+    )
+    settings = drago.Drago(metric="full", finish=finish)
+    result = drago.solve(problem, settings, tol=1e-6)
+    assert constraint.contains(result.coef)
+    expected = drago.solve(problem, "lbfgs", tol=1e-8)
+    assert result.primal >= expected.dual - 1e-9 * abs(expected.dual)
+    assert result.status == "optimal"
+
+
+def test_no_method_gets_a_point_outside_accepted():
+    class Outside:
+        name = "outside"
+
+        def check(self, problem):
+            pass
+
+        def run(self, problem, loop):
+            loop.observe(Iterate(np.full((4, 1), 9.0), np.zeros(1), 1, 1.0, 1, milestone=True))
+            return "done"
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 4))
+    problem = drago.DROProblem(X, 9.0 * X.sum(axis=1), constraint=drago.Box(-0.1, 0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        result = drago.solve(problem, Outside())
+    assert np.abs(result.coef).max() <= 0.1 and result.primal < problem.reference[0]
+
+
+def test_theory_needs_the_constants_of_the_loss():
+    def loss(y, raw):
+        return 0.5 * (raw - y) ** 2, raw - y
+
+    X = np.random.default_rng(0).standard_normal((30, 3))
+    problem = drago.DROProblem(X, X[:, 0], loss=loss)
+    with pytest.raises(ValueError, match="needs to know the curvature"):
+        drago.solve(problem, drago.Drago(step_size="theory"))
+    mean = drago.DROProblem(X, X[:, 0], uncertainty=drago.CVaR(1.0), shift_cost=0.0)
+    with pytest.warns(ConvergenceWarning, match="max_iter=2000 reached"):
+        result = drago.solve(mean, drago.Drago(step_size="theory"), tol=1e-3, max_iter=2000)
+    assert result.primal < mean.reference[0]
+
+
+def test_the_euclidean_metric_stays_euclidean_after_a_part(monkeypatch):
+    seen, make = [], base.make_metric
+    monkeypatch.setattr(base, "make_metric", lambda *args: seen.append(args[1]) or make(*args))
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((9000, 5))
+    problem = drago.DROProblem(X, X.sum(axis=1) + rng.standard_normal(9000), l2_reg=0.1)
+    result = drago.solve(problem, drago.Drago(metric="euclidean"), tol=1e-4)
+    assert result.status == "optimal" and "started from" in result.message
+    assert seen.count("euclidean") == 2  # once on the part, once on all rows
+
+
+def test_newton_keeps_the_start_it_was_given():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 6))
+    y = X.sum(axis=1) + rng.standard_normal(300)
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.1), shift_cost=1e-4, l2_reg=1e-3)
+    start = drago.solve(problem, "lbfgs", tol=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = drago.solve(problem, "newton", tol=1e-14, max_iter=1, warm_start=start)
+    assert result.primal <= start.primal * (1 + 1e-12)

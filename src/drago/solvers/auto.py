@@ -67,7 +67,8 @@ def solve(
         too, where they lie in the problem's set.
     checkpoint : str or path, optional
         A file to which the solve is saved as it goes on, and from which it is resumed when it is
-        there: bit for bit, whatever ended it. Only `Drago` can be resumed.
+        there: bit for bit, whatever ended it. Only `Drago` can be resumed, and only its own
+        iterations are saved: a start on a part of the rows and a finish are done again.
     checkpoint_every : float
         Seconds between two savings, at least.
 

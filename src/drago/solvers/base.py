@@ -188,6 +188,10 @@ class Loop:
                 n_passes=iterate.n_passes + n_passes,
                 n_oracle_calls=iterate.n_oracle_calls + n_calls,
             )
+        if not self.problem.constraint.contains(iterate.w):
+            iterate = replace(
+                iterate, w=self.problem.constraint.project(iterate.w), evaluation=None
+            )
         if self._last is None and self._start is not None:
             self._enter_start(iterate)
         self._last = iterate
@@ -219,11 +223,6 @@ class Loop:
         return None if self._start is None else self._start.q
 
     @property
-    def has_start(self) -> bool:
-        """Whether the start is more than the trivial model, and may be good already."""
-        return self._start is not None
-
-    @property
     def estimate_wanted(self) -> float:
         """What a method's free estimate of the gap has to fall to."""
         primal, reference = self._objective(self._last)
@@ -231,14 +230,19 @@ class Loop:
 
     def make_metric(self, kind: str, mean: Vector | None) -> Metric:
         """The metric of the problem, or that of the part of its rows which gave the start."""
-        if self._start is not None and self._start.metric is not None:
-            self.metric = self._start.metric
+        inherited = None if self._start is None else self._start.metric
+        if inherited is not None and kind != "euclidean":
+            self.metric = inherited
         else:
             self.metric = make_metric(self.problem, kind, mean)
         return self.metric
 
     def hand_over(self, method: Method, passes: float = np.inf) -> str:
         """Let another method go on from the best point, for so many passes; it will be named."""
+        try:
+            method.check(self.problem)
+        except ValueError as error:
+            return str(error)
         if self._last is not None:
             self._before = (
                 self._last.n_iter,
@@ -349,7 +353,8 @@ class Loop:
         self._judged_iter = iterate.n_iter
         # Looks by count thin out; the estimate is what calls for a certificate in good time.
         self._next_look = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
-        if np.isfinite(iterate.gap_estimate) and iterate.gap_estimate > 0:
+        known = np.isfinite(certificate.gap) and np.isfinite(iterate.gap_estimate)
+        if known and iterate.gap_estimate > 0:
             self._factor = certificate.gap / iterate.gap_estimate
         self._keep(certificate, ev.w, ev.b)
         self._evaluating += time.perf_counter() - began
@@ -428,7 +433,7 @@ class Loop:
     def run(self, method: Method) -> SolverResult:
         """Let `method` solve the problem."""
         why = ""
-        with _blas_threads(self.problem), np.errstate(under="ignore"):
+        with _blas_threads(self.problem, method), np.errstate(under="ignore"):
             try:
                 if not self.quiet:
                     compile_for(self.problem, method)
@@ -617,10 +622,10 @@ class Loop:
 _SMALL = 1 << 20
 
 
-def _blas_threads(problem: DROProblem) -> Any:
-    """One BLAS thread for small problems, the caller's number for others."""
+def _blas_threads(problem: DROProblem, method: Method) -> Any:
+    """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
     entries = problem.n_samples * problem.n_features * problem.n_outputs
-    if problem.is_sparse or entries > _SMALL:
+    if not hasattr(method, "n_threads") and (problem.is_sparse or entries > _SMALL):
         return nullcontext()
     return _controller().limit(limits=1, user_api="blas")
 
@@ -662,6 +667,7 @@ def compile_for(problem: DROProblem, method: Method) -> None:
         problem.uncertainty.kind,
         problem.divergence.name,
         problem.X.dtype,
+        problem.X.indices.dtype if problem.is_sparse else None,
         problem.nu > 0,
     )
     if key in _COMPILED:

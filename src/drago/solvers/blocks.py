@@ -78,7 +78,7 @@ class Blocks:
         self._parts = [self._cut(size, parts) for size in self._sizes]
         self._partial = np.empty((max(map(len, self._parts)), d, k))
         self._chunk = max(64, _CHUNK // max(1, entries // n))
-        threads = (os.cpu_count() or 1) if n_threads is None else n_threads
+        threads = _cores() if n_threads is None else n_threads
         # A user's Python function holds the interpreter anyway.
         threads = 1 if isinstance(problem.loss, UserLoss) else min(threads, parts)
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -267,6 +267,13 @@ class Blocks:
         else:
             rows = groups[lo // c : hi // c] if c > 1 else groups[lo:hi, 0]
         return rows.astype(np.float64, copy=False)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # pragma: no cover
 
 
 def _take(problem: DROProblem, rows: npt.NDArray[np.int64]) -> Any:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from drago._validation import check_flag, check_integer, check_number, check_option
 from drago.bounds import curvature_cost
 from drago.checkpoint import State
+from drago.losses import Squared
 from drago.metric import Metric, subsample
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
@@ -122,9 +123,12 @@ class Drago:
 
     Notes
     -----
-    With mu = 0 or nu = 0 the step sizes are those of the paper's appendix, from the same constants
-    ("theory") or from constants 100 times smaller ("auto"), and the mean of the iterates is a
-    candidate beside the last one.
+    With mu = 0 or nu = 0 the step sizes are those of the paper's appendix, with L and G in the
+    metric from 2000 rows at the start ("theory") or 100 times smaller ("auto"), and the mean of the
+    iterates is a candidate beside the last one.
+
+    With primal="support" and with `refresh` the method is no longer Algorithm 1: the primal
+    gradient has no noise, and at a refreshment the weights are set to the exact ones.
     """
 
     step_size: float | str = "auto"
@@ -175,6 +179,10 @@ class Drago:
             object.__setattr__(self, "progressive", False)
 
     def check(self, problem: DROProblem) -> None:
+        if self.step_size == "theory":
+            _require_constants(problem)
+        if self.finish == "newton":
+            Newton().check(problem)
         if problem.fit_intercept and self.start == "paper":
             raise ValueError("solver 'drago' fits an intercept only with start='stationary'.")
         if not _unregularised(problem):
@@ -229,6 +237,7 @@ class _Run:
         box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
         self.finish = settings.finish if box is not None else "none"
         self.watch = _Watch(np.inf)
+        self.rounds = 0
         if saved is not None:
             self._restore(saved)
             return
@@ -259,6 +268,7 @@ class _Run:
             "rng": self.rng.bit_generator.state,
             "intercept": self.metric.intercept,
             "cut": self.cut,
+            "rounds": self.rounds,
             "exact": self.exact,
         }
 
@@ -266,6 +276,7 @@ class _Run:
         arrays, settings = saved
         self.rng.bit_generator.state = settings["rng"]
         self.cut, self.exact = settings["cut"], settings["exact"]
+        self.rounds = settings["rounds"]
         self.refreshing = self._is_refreshing()
         self.mean = arrays.get("mean")
         self.metric = self.loop.metric = Metric(
@@ -417,7 +428,8 @@ class _Run:
 
     def _observe(self, iterate: Iterate) -> None:
         self.loop.observe(replace(iterate, milestone=self.watch.suspicious))
-        if isinstance(self.state.steps, UnregularisedSteps) and self.watch.rounds % _WINDOW == 0:
+        self.rounds += 1
+        if isinstance(self.state.steps, UnregularisedSteps) and self.rounds % _WINDOW == 0:
             w, b = self.state.average()
             self.loop.observe(
                 replace(iterate, w=w, b=b, q=None, gap_estimate=np.inf, milestone=True)
@@ -449,7 +461,10 @@ class _Run:
     def _finish(self) -> str:
         finish, problem = self.finish, self.problem
         metric = self.settings.metric
-        if metric == "euclidean":
+        box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
+        if box is not None and np.isfinite(np.concatenate(box)).any():
+            metric, self.loop.metric = "diagonal", None  # where a box is still one
+        elif metric == "euclidean":
             metric, self.loop.metric = "auto", None
         if finish == "newton":
             return self.loop.hand_over(Newton())
@@ -536,11 +551,24 @@ def theory_step(problem: DROProblem, m: int) -> float:
     """The step size of the paper's theorem, with the constants of its lemmas."""
     nu = problem.nu / (problem.kappa_q if problem.divergence.name == "kl" else 1.0)
     tiny = np.finfo(float).tiny
-    return 0.25 * min(
+    step = min(
         1.0 / (32.0 * m),
         problem.mu / (24.0 * np.e * max(problem.smoothness * problem.kappa_q, tiny)),
-        np.sqrt(problem.mu * nu) / (36.0 * np.e**2 * m * max(problem.lipschitz, tiny)),
     )
+    if problem.kappa_q > 1:  # otherwise the weights cannot move
+        coupling = 36.0 * np.e**2 * m * max(problem.lipschitz, tiny)
+        step = min(step, np.sqrt(problem.mu * nu) / coupling)
+    return 0.25 * step
+
+
+def _require_constants(problem: DROProblem) -> None:
+    for name in ("curvature", "lipschitz"):
+        known = np.isfinite(getattr(problem.loss, name)) or isinstance(problem.loss, Squared)
+        if not known:
+            raise ValueError(
+                f"step_size='theory' needs to know the {name} of the loss "
+                f"{problem.loss.name!r}: give the function an attribute {name}, or take 'auto'."
+            )
 
 
 def _constants_in(
@@ -548,10 +576,14 @@ def _constants_in(
 ) -> tuple[float, float]:
     """L and G in the norm of the metric, from a subsample; G at the start where it is not known."""
     index = subsample(problem, 2000)
-    rows = problem.rows(index)
-    if mean is not None:
-        rows = rows - mean
-    square = (metric.rotate(rows.T) ** 2 / metric.eigenvalues[:, None]).sum(axis=0)
+    if problem.is_sparse and metric.basis is None:
+        rows = problem.X[index].astype(np.float64)
+        square = np.asarray(rows.multiply(rows) @ (1.0 / metric.eigenvalues)).reshape(-1)
+    else:
+        rows = problem.rows(index)
+        if mean is not None:
+            rows = rows - mean
+        square = (metric.rotate(rows.T) ** 2 / metric.eigenvalues[:, None]).sum(axis=0)
     square += float(problem.fit_intercept) / metric.intercept
     curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
     slopes = np.linalg.norm(start.dlosses[index], axis=1)

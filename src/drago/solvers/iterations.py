@@ -152,6 +152,7 @@ class Iterations:
         self.steps: StepRule = Steps(0.1, 0.1, True)
         uniform = problem.p.min() == problem.p.max()
         self.p = problem.p if uniform else blocks.gather(problem.p)
+        self.p.flags.writeable = False  # as the problem's is: to Numba that is a type of its own
         groups = None if problem.groups is None else blocks.gather(problem.groups)
         # Each starts its search where its last one ended, so there is one for each purpose.
         self.oracle, self._estimator = (
@@ -395,6 +396,10 @@ class Iterations:
         grad = self.aggregate + problem.mu * self.w
         if self.mean is not None:
             grad = grad - np.outer(self.mean, self.aggregate_b)
+        box = problem.constraint.bounds(grad.shape)
+        if box is not None:  # what a bound holds is no slope
+            held = ((self.w <= box[0]) & (grad > 0)) | ((self.w >= box[1]) & (grad < 0))
+            grad = np.where(held, 0.0, grad)
         rotated = self.metric.rotate(grad)
         inner = 0.5 * float((rotated**2 / self.metric.eigenvalues[:, None]).sum())
         if self.mean is not None:

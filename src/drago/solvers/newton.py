@@ -61,9 +61,8 @@ class Newton:
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         run = _Run(problem, loop)
-        allowance = max(loop.certified_gap, 0.0)
-        if not np.isfinite(allowance):
-            allowance = abs(problem.reference[0])
+        # A loose certificate must not send it farther back than to the beginning.
+        allowance = min(max(loop.certified_gap, 0.0), abs(problem.reference[0]))
         while True:
             spread = max(problem.divergence.value(run.q, problem.p), 1e-6)
             nu = problem.nu + allowance / spread
@@ -83,6 +82,8 @@ class _Run:
         self.oracle = problem.dual_oracle()
         self.ev = problem.evaluate(*loop.start)
         self.q = self.oracle.weights(self.ev.losses, problem.nu)
+        self.trials = 1
+        self._observe(np.inf, problem.primal(self.ev.w, self.ev.losses, self.q))
 
     def minimise(self, nu: float, accuracy: float) -> str:
         """Newton steps on P with the shift cost `nu` until one promises less than `accuracy`."""
@@ -99,7 +100,8 @@ class _Run:
             gained, (ev, q, value) = value - found[2], found
             self.ev, self.q = ev, q
             self.n_iter += 1
-            self._observe(promise + (nu - self.problem.nu), value)
+            raised = (nu - self.problem.nu) * problem.divergence.value(q, problem.p)
+            self._observe(promise + raised, value + raised)
             idle = idle + 1 if gained <= 1e-15 * abs(value) else 0
             if promise <= accuracy or idle == 20:
                 return "the objective does not fall any more"
@@ -139,6 +141,7 @@ class _Run:
     ) -> tuple[Evaluation, Vector, float]:
         w, raw = ev.w + step * dw, ev.raw + step * draw
         b = ev.b + step * db
+        self.trials += 1
         inside = problem.constraint.project(w)
         try:
             if inside is not w and (inside != w).any():
@@ -159,7 +162,7 @@ class _Run:
                 b=self.ev.b,
                 n_iter=self.n_iter,
                 n_passes=self.passes,
-                n_oracle_calls=(1 + self.n_iter) * n,
+                n_oracle_calls=self.trials * n,
                 evaluation=self.ev,
                 q=self.q,
                 gap_estimate=estimate,

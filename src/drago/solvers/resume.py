@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drago._validation import shown
+from drago._version import __version__
 from drago.certificate import Certificate
 from drago.checkpoint import CheckpointError, State, fingerprint, load, save
 from drago.result import Record
@@ -91,6 +92,7 @@ def identity(loop: Loop, method: Method) -> str:
         problem.nu,
         repr(method),
         loop.random_state,
+        __version__,
         *((None,) if start is None else (start.w, start.b, start.q)),
     )
 
@@ -152,4 +154,3 @@ def _unpack(loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> Non
     loop._best, loop._best_dual = entries
     if "start.w" in arrays:
         loop._start = Start(arrays["start.w"], arrays["start.b"])
-    assert np.isfinite(loop._factor)
