@@ -10,9 +10,9 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,96 +20,22 @@ import numpy.typing as npt
 from drago.certificate import AMPLE, Certificate, judge, relative
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
-from drago.metric import Metric, make_metric, subsample
-from drago.problem import DROProblem, Evaluation, NonFiniteLossError
+from drago.metric import Metric, make_metric
+from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import History, Record, SolverResult, Status
+from drago.solvers.messages import sentence
+from drago.solvers.progressive import start_on_a_part
+from drago.solvers.protocol import Diverged as Diverged
+from drago.solvers.protocol import Enough as Enough
+from drago.solvers.protocol import Iterate as Iterate
+from drago.solvers.protocol import Method as Method
+from drago.solvers.protocol import Start as Start
+from drago.solvers.protocol import State as State
+from drago.solvers.protocol import Stop as Stop
 from drago.solvers.resume import Checkpoints
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-
-
-class _Diverged(FloatingPointError):
-    """Iterates that are no numbers."""
-
-
-class _Enough(Exception):
-    """Ends the run of a method that had its share of passes."""
-
-
-class Stop(Exception):
-    """Raised by `Loop.observe` to end a method's run."""
-
-
-@dataclass(frozen=True)
-class Iterate:
-    """Where a method stands.
-
-    Parameters
-    ----------
-    w, b : arrays
-    n_iter : int
-    n_passes : float
-        Visits to all rows so far, by the method alone.
-    n_oracle_calls : int
-    evaluation : Evaluation, optional
-        Losses at ``(w, b)``, where the method has them: saves the certificate a pass.
-    q : array of shape (n,), optional
-        Weights in Q that may certify the point better than the exact ones.
-    gap_estimate, primal_estimate : float
-        Free estimates of the gap, up to an unknown factor, and of the objective; they decide when
-        a certificate is due.
-    milestone : bool
-        The end of a stage of the method: a certificate is due in any case.
-    """
-
-    w: Matrix
-    b: Vector
-    n_iter: int
-    n_passes: float
-    n_oracle_calls: int
-    evaluation: Evaluation | None = None
-    q: Vector | None = None
-    gap_estimate: float = np.inf
-    primal_estimate: float = np.inf
-    milestone: bool = False
-
-
-@dataclass(frozen=True)
-class Start:
-    """A point to start from; weights, for the methods that keep some; the metric it came with."""
-
-    w: Matrix
-    b: Vector
-    q: Vector | None = None
-    metric: Metric | None = None
-
-
-@dataclass(frozen=True)
-class State:
-    """What a callback sees at each certificate."""
-
-    n_iter: int
-    coef: Vector
-    intercept: Any
-    primal: float
-    dual: float
-    gap: float
-    rel_gap: float
-    n_passes: float
-    time: float
-
-
-class Method(Protocol):
-    """What a solver has to supply."""
-
-    name: str
-
-    def check(self, problem: DROProblem) -> None:
-        """Raise ValueError, in one sentence, if the problem is not for this method."""
-
-    def run(self, problem: DROProblem, loop: Loop) -> str:
-        """Iterate, calling ``loop.observe``; return why no further progress is possible."""
 
 
 class Loop:
@@ -179,7 +105,7 @@ class Loop:
     def observe(self, iterate: Iterate) -> None:
         """Take note of a point; raises `Stop` when the solve is over."""
         if not (np.isfinite(iterate.w).all() and np.isfinite(iterate.b).all()):
-            raise _Diverged("the iterates diverged to NaN or infinity")
+            raise Diverged("the iterates diverged to NaN or infinity")
         if any(self._before):
             n_iter, n_passes, n_calls = self._before
             iterate = replace(
@@ -208,7 +134,7 @@ class Loop:
         if self._is_late():
             self._stop(Status.TIME_LIMIT)
         if iterate.n_passes > self._allowed:
-            raise _Enough
+            raise Enough
 
     @property
     def start(self) -> tuple[Matrix, Vector]:
@@ -256,7 +182,7 @@ class Loop:
         self._allowed = self._before[1] + passes
         try:
             return method.run(self.problem, self)
-        except _Enough:
+        except Enough:
             assert self._last is not None
             self._judge(self._last, self._credit(self._last))
             return "another method did no better"
@@ -445,7 +371,7 @@ class Loop:
                 if saved is not None:
                     why = method.resume(self.problem, self, saved)  # type: ignore[attr-defined]
                 else:
-                    self._start_on_a_part(method)
+                    start_on_a_part(self, method)
                     why = method.run(self.problem, self)
             except Stop:
                 pass
@@ -453,7 +379,7 @@ class Loop:
                 if self.quiet:
                     raise
                 self.status = Status.INTERRUPTED
-            except _Diverged as error:
+            except Diverged as error:
                 why = str(error)
             except NonFiniteLossError as error:
                 if isinstance(self.problem.loss, UserLoss):
@@ -462,41 +388,6 @@ class Loop:
             if self.status in (Status.STALLED, Status.INTERRUPTED):
                 self._judge_last()
         return self._result(method, why)
-
-    def _start_on_a_part(self, method: Method) -> None:
-        """Solve on evenly spaced rows first, loosely, and so on: a good start for few passes.
-
-        The optimum on m rows is about ``unknowns / m`` away from that on all of them; there is no
-        use in knowing it better than that.
-        """
-        problem = self.problem
-        if self._start is not None or not getattr(method, "progressive", False):
-            return
-        n, unknowns = problem.n_samples, problem.n_features * problem.n_outputs
-        size = max(_PART_LEAST, _PART_ROWS * unknowns, n // _PART_SHARE)
-        if n < _PART_WORTH * size:
-            return
-        spent = time.perf_counter() - self._began
-        rest = None if self.time_limit is None else max(self.time_limit - spent, 0.0)
-        part = problem.take(subsample(problem, size))
-        if part.n_classes < problem.n_classes:
-            return  # without a class it is another problem
-        loop = Loop(
-            part,
-            tol=max(self.tol, min(_PART_TOL * unknowns / size, 1e-2)),
-            max_iter=self.max_iter,
-            time_limit=rest,
-            random_state=self.random_state,
-            quiet=True,
-            trusting=True,
-        )
-        result = loop.run(method)
-        self._extra_passes += result.n_passes * size / n
-        self._start = Start(*part.to_internal(result.coef, result.intercept))
-        if loop.status is Status.OPTIMAL and loop._last is not None:
-            self._start = Start(loop._last.w, loop._last.b, metric=loop.metric)
-        notes = [f"started from {size} of {n} rows", *loop._notes]
-        self._notes.append(" ".join([notes[0], *(f"[{note}]" for note in notes[1:])]))
 
     def _enter_reference(self) -> None:
         """The trivial model is the first candidate: nothing worse is ever returned."""
@@ -548,7 +439,7 @@ class Loop:
         n_iter = 0 if last is None else last.n_iter
         coef, intercept = self.problem.to_public(w, b)
         dual_coef, dual_intercept = self.problem.to_public(dual_w, dual_b)
-        message = self._message(method, rel_gap, n_iter, dual, why)
+        message = sentence(self, method, rel_gap, n_iter, dual, why)
         if self.status is not Status.OPTIMAL and not self.quiet:
             _warn(message)
         elapsed = self.elapsed
@@ -573,49 +464,6 @@ class Loop:
             solver=method.name,
             history=History(tuple(self._records)),
         )
-
-    def _message(
-        self, method: Method, rel_gap: float, n_iter: int, dual: Certificate, why: str
-    ) -> str:
-        reached = f"certified relative gap {rel_gap:.2g} (tol={self.tol:g})"
-        if dual.restricted_to is not None:
-            reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
-        head = f"{method.name}: "
-        if self._notes:
-            head = f"{method.name} ({', '.join(self._notes)}): "
-        if self.status is Status.OPTIMAL:
-            return head + f"optimal after {n_iter} iterations, {reached}{self._trivial_note()}."
-        if self.status is Status.MAX_ITER:
-            return head + f"max_iter={self.max_iter} reached, {reached}; raise max_iter or tol."
-        if self.status is Status.TIME_LIMIT:
-            return (
-                head + f"time_limit={self.time_limit:g} s reached after {n_iter} iterations, "
-                f"{reached}; raise time_limit or tol."
-            )
-        if self.status is Status.INTERRUPTED:
-            return head + f"interrupted after {n_iter} iterations, {reached}."
-        if self.status is Status.STOPPED:
-            return head + f"stopped by the callback after {n_iter} iterations, {reached}."
-        detail = f" ({why.strip(': ')})" if why.strip(": ") else ""
-        if not np.isfinite(rel_gap):
-            reached = "no bound on the gap is known for this loss without l2_reg"
-            if self.problem.mu > 0:
-                reached = "no bound on the gap is known for this loss with an intercept"
-        return (
-            head + f"no further progress after {n_iter} iterations{detail}, {reached}"
-            f"{self._trivial_note()}; raise tol, l2_reg or shift_cost, or scale the features."
-        )
-
-    def _trivial_note(self) -> str:
-        """A word where the answer is the trivial model."""
-        assert self._best is not None
-        best, w, _ = self._best
-        if w.any() or not np.isfinite(self._gap()):
-            return ""
-        share = self._gap() / max(abs(best.primal), np.finfo(float).tiny)
-        if share > 0.01:
-            return ""
-        return f"; the trivial model (coefficients 0) is optimal up to {share:.1g} of its objective"
 
 
 # Entries of X below which a second BLAS thread costs more than it gives.
@@ -647,14 +495,6 @@ def _warn(message: str) -> None:
 _LEAST_CREDIT = 4.0
 # The share of the passes that may go into certificates on the way.
 _LOOKING = 0.1
-
-# A part of the rows to start from: at least so many, so many an unknown, this share of all; and
-# how often it must go into all of them to pay.
-_PART_LEAST = 2000
-_PART_ROWS = 20
-_PART_SHARE = 8
-_PART_WORTH = 4
-_PART_TOL = 0.5
 
 _COMPILED: set[tuple[Any, ...]] = set()
 

@@ -8,7 +8,6 @@ method that converges faster near the optimum.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,11 @@ import numpy.typing as npt
 from drago._validation import check_flag, check_integer, check_number, check_option
 from drago.bounds import curvature_cost
 from drago.checkpoint import State
-from drago.losses import Squared
-from drago.metric import Metric, subsample
+from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.blocks import NOTICEABLE, SMALL, Blocks
+from drago.solvers.constants import constants_in, require_constants, theory_step
 from drago.solvers.iterations import (
     Iterations,
     LaggedIterations,
@@ -32,6 +31,7 @@ from drago.solvers.iterations import (
 )
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
+from drago.solvers.watch import WINDOW, Watch
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -51,18 +51,13 @@ _FRESH_FOR_EXACT = 2
 _LARGEST_STEP = 0.4
 # The exact primal gradient is worth its cost below this share of the rows, and on small data.
 _THIN = 0.4
-# The safeguard: by how much the estimated gap may grow over its best before the step is cut.
-_GROWTH = 10.0
-# And for how many rounds (half epochs) the certified gap may fail to halve.
-_PATIENCE = 80
+# By how much the step is cut for a new start, and without one when the pace is bad.
 _CUT = 0.3
-# And by how much it is cut, without a new start, when the pace is bad.
 _SLOWER = 0.5
 _LEAST_CUT = 1e-5
 # Iterations after which there is a look at the clock, whatever the number of blocks.
 _ROUND = 64
-# Rounds over which the pace is measured, and rounds to go beyond which another method finishes.
-_WINDOW = 4
+# Rounds to go, at the recent pace, beyond which another method finishes.
 _FAR = 5
 # Passes that Newton steps may cost to take over at once, and how many of them another method may
 # use up before they do.
@@ -180,7 +175,7 @@ class Drago:
 
     def check(self, problem: DROProblem) -> None:
         if self.step_size == "theory":
-            _require_constants(problem)
+            require_constants(problem)
         if self.finish == "newton":
             Newton().check(problem)
         if problem.fit_intercept and self.start == "paper":
@@ -236,7 +231,7 @@ class _Run:
         # No other method here knows how to stay in a ball.
         box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
         self.finish = settings.finish if box is not None else "none"
-        self.watch = _Watch(np.inf)
+        self.watch = Watch(np.inf)
         self.rounds = 0
         if saved is not None:
             self._restore(saved)
@@ -326,7 +321,7 @@ class _Run:
     def _steps(self, state: Iterations, start: Evaluation) -> StepRule:
         settings, problem, m = self.settings, self.problem, self.blocks.count
         if _unregularised(problem):
-            smooth, lipschitz = _constants_in(self.metric, problem, start, self.mean)
+            smooth, lipschitz = constants_in(self.metric, problem, start, self.mean)
             slack = self.cut * _SLACK if self.auto else 1.0
             return UnregularisedSteps(
                 m,
@@ -387,7 +382,7 @@ class _Run:
             spent = self.state
             self.state = self._begin(self.problem.evaluate(*self.loop.best_point()))
             self.state.continue_count(spent)
-            self.watch = _Watch(self.loop.certified_gap)
+            self.watch = Watch(self.loop.certified_gap)
 
     def _iterate(self) -> Iterate:
         iterate = self.state.iterate()
@@ -429,7 +424,7 @@ class _Run:
     def _observe(self, iterate: Iterate) -> None:
         self.loop.observe(replace(iterate, milestone=self.watch.suspicious))
         self.rounds += 1
-        if isinstance(self.state.steps, UnregularisedSteps) and self.rounds % _WINDOW == 0:
+        if isinstance(self.state.steps, UnregularisedSteps) and self.rounds % WINDOW == 0:
             w, b = self.state.average()
             self.loop.observe(
                 replace(iterate, w=w, b=b, q=None, gap_estimate=np.inf, milestone=True)
@@ -475,120 +470,3 @@ class _Run:
             self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
         self.loop.hand_over(Newton())
         return self.loop.hand_over(LBFGS(metric=metric))  # the last resort
-
-
-_NUMBERS = ("n_iter", "n_passes", "n_oracle_calls", "gap_estimate", "primal_estimate")
-
-
-class _Watch:
-    """Tells divergence and the pace by the free estimate of the gap, stalling by the certified."""
-
-    def __init__(self, certified: float) -> None:
-        self.estimates: list[float] = []
-        self.certified, self.stale = certified, 0
-        self.best: Iterate | None = None
-        self.last: Iterate | None = None
-
-    @property
-    def rounds(self) -> int:
-        return len(self.estimates)
-
-    def state(self) -> State:
-        """What is needed to go on watching."""
-        arrays: dict[str, Any] = {}
-        settings: dict[str, Any] = {
-            "estimates": self.estimates,
-            "certified": self.certified,
-            "stale": self.stale,
-        }
-        for name, kept in (("best", self.best), ("last", self.last)):
-            if kept is not None:
-                arrays |= {f"{name}.w": kept.w, f"{name}.b": kept.b}
-                settings[name] = {field: getattr(kept, field) for field in _NUMBERS}
-        return arrays, settings
-
-    def restore(self, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
-        """Go on from the state of another watch, its arrays under ``watch.``."""
-        self.estimates, self.certified = settings["estimates"], settings["certified"]
-        self.stale = settings["stale"]
-        for name in ("best", "last"):
-            if name in settings:
-                w, b = (arrays[f"watch.{name}.{part}"] for part in "wb")
-                setattr(self, name, Iterate(w=w, b=b, **settings[name]))
-
-    @property
-    def suspicious(self) -> bool:
-        """Whether it is time to ask for a certificate."""
-        return self.stale >= _PATIENCE
-
-    def diverges(self, iterate: Iterate) -> bool:
-        # Vectors of length n are not kept.
-        iterate = self.last = replace(iterate, q=None, evaluation=None)
-        self.estimates.append(max(iterate.gap_estimate, 1e-300))
-        if self.best is None or iterate.gap_estimate < self.best.gap_estimate:
-            self.best = iterate
-        return self.estimates[-1] > _GROWTH * min(self.estimates)
-
-    def stalls(self, certified: float) -> bool:
-        if certified <= 0.5 * self.certified and np.isfinite(certified):
-            self.certified, self.stale = certified, 0
-            return False
-        self.stale += 1
-        return self.stale > _PATIENCE
-
-    def rounds_to(self, wanted: float) -> float:
-        """Rounds until the estimate is `wanted`, at the recent pace; 0 if not yet known."""
-        if self.rounds <= _WINDOW:
-            return 0.0
-        now, then = self.estimates[-1], self.estimates[-1 - _WINDOW]
-        if now <= wanted:
-            return 0.0
-        pace = np.log(then / now) / _WINDOW
-        return float(np.log(now / max(wanted, 1e-300)) / pace) if pace > 0 else np.inf
-
-
-def theory_step(problem: DROProblem, m: int) -> float:
-    """The step size of the paper's theorem, with the constants of its lemmas."""
-    nu = problem.nu / (problem.kappa_q if problem.divergence.name == "kl" else 1.0)
-    tiny = np.finfo(float).tiny
-    step = min(
-        1.0 / (32.0 * m),
-        problem.mu / (24.0 * np.e * max(problem.smoothness * problem.kappa_q, tiny)),
-    )
-    if problem.kappa_q > 1:  # otherwise the weights cannot move
-        coupling = 36.0 * np.e**2 * m * max(problem.lipschitz, tiny)
-        step = min(step, np.sqrt(problem.mu * nu) / coupling)
-    return 0.25 * step
-
-
-def _require_constants(problem: DROProblem) -> None:
-    for name in ("curvature", "lipschitz"):
-        known = np.isfinite(getattr(problem.loss, name)) or isinstance(problem.loss, Squared)
-        if not known:
-            raise ValueError(
-                f"step_size='theory' needs to know the {name} of the loss "
-                f"{problem.loss.name!r}: give the function an attribute {name}, or take 'auto'."
-            )
-
-
-def _constants_in(
-    metric: Metric, problem: DROProblem, start: Evaluation, mean: Vector | None
-) -> tuple[float, float]:
-    """L and G in the norm of the metric, from a subsample; G at the start where it is not known."""
-    index = subsample(problem, 2000)
-    if problem.is_sparse and metric.basis is None:
-        rows = problem.X[index].astype(np.float64)
-        square = np.asarray(rows.multiply(rows) @ (1.0 / metric.eigenvalues)).reshape(-1)
-    else:
-        rows = problem.rows(index)
-        if mean is not None:
-            rows = rows - mean
-        square = (metric.rotate(rows.T) ** 2 / metric.eigenvalues[:, None]).sum(axis=0)
-    square += float(problem.fit_intercept) / metric.intercept
-    curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
-    slopes = np.linalg.norm(start.dlosses[index], axis=1)
-    if np.isfinite(problem.loss.lipschitz):
-        slopes = np.full(index.size, problem.loss.lipschitz)
-    tiny = np.finfo(float).tiny
-    smooth = curvature * float(square.max())
-    return max(smooth, tiny), max(float((slopes * np.sqrt(square)).max()), tiny)

@@ -15,9 +15,10 @@ from drago._version import __version__
 from drago.certificate import Certificate
 from drago.checkpoint import CheckpointError, State, fingerprint, load, save
 from drago.result import Record
+from drago.solvers.protocol import Method, Start
 
 if TYPE_CHECKING:
-    from drago.solvers.base import Loop, Method
+    from drago.solvers.base import Loop
 
 # Saving may take this share of the time.
 _SHARE = 0.05
@@ -139,8 +140,6 @@ def _pack(loop: Loop) -> State:
 
 
 def _unpack(loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
-    from drago.solvers.base import Start
-
     for name in _NUMBERS:
         setattr(loop, name, settings[name])
     loop._earlier = settings["elapsed"]

@@ -1,0 +1,60 @@
+"""The sentence that a solve ends with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drago.certificate import Certificate
+from drago.result import Status
+from drago.solvers.protocol import Method
+
+if TYPE_CHECKING:
+    from drago.solvers.base import Loop
+
+
+def sentence(
+    loop: Loop, method: Method, rel_gap: float, n_iter: int, dual: Certificate, why: str
+) -> str:
+    """What ran, why it stopped, what is certain, and what could be changed."""
+    reached = f"certified relative gap {rel_gap:.2g} (tol={loop.tol:g})"
+    if dual.restricted_to is not None:
+        reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
+    head = f"{method.name}: "
+    if loop._notes:
+        head = f"{method.name} ({', '.join(loop._notes)}): "
+    if loop.status is Status.OPTIMAL:
+        return head + f"optimal after {n_iter} iterations, {reached}{_trivial_note(loop)}."
+    if loop.status is Status.MAX_ITER:
+        return head + f"max_iter={loop.max_iter} reached, {reached}; raise max_iter or tol."
+    if loop.status is Status.TIME_LIMIT:
+        return (
+            head + f"time_limit={loop.time_limit:g} s reached after {n_iter} iterations, "
+            f"{reached}; raise time_limit or tol."
+        )
+    if loop.status is Status.INTERRUPTED:
+        return head + f"interrupted after {n_iter} iterations, {reached}."
+    if loop.status is Status.STOPPED:
+        return head + f"stopped by the callback after {n_iter} iterations, {reached}."
+    detail = f" ({why.strip(': ')})" if why.strip(": ") else ""
+    if not np.isfinite(rel_gap):
+        reached = "no bound on the gap is known for this loss without l2_reg"
+        if loop.problem.mu > 0:
+            reached = "no bound on the gap is known for this loss with an intercept"
+    return (
+        head + f"no further progress after {n_iter} iterations{detail}, {reached}"
+        f"{_trivial_note(loop)}; raise tol, l2_reg or shift_cost, or scale the features."
+    )
+
+
+def _trivial_note(loop: Loop) -> str:
+    """A word where the answer is the trivial model."""
+    assert loop._best is not None
+    best, w, _ = loop._best
+    if w.any() or not np.isfinite(loop._gap()):
+        return ""
+    share = loop._gap() / max(abs(best.primal), np.finfo(float).tiny)
+    if share > 0.01:
+        return ""
+    return f"; the trivial model (coefficients 0) is optimal up to {share:.1g} of its objective"

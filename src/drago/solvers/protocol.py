@@ -1,0 +1,101 @@
+"""What a method and the loop say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.metric import Metric
+from drago.problem import DROProblem, Evaluation
+
+if TYPE_CHECKING:
+    from drago.solvers.base import Loop
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+class Diverged(FloatingPointError):
+    """Iterates that are no numbers."""
+
+
+class Enough(Exception):
+    """Ends the run of a method that had its share of passes."""
+
+
+class Stop(Exception):
+    """Raised by `Loop.observe` to end a method's run."""
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """Where a method stands.
+
+    Parameters
+    ----------
+    w, b : arrays
+    n_iter : int
+    n_passes : float
+        Visits to all rows so far, by the method alone.
+    n_oracle_calls : int
+    evaluation : Evaluation, optional
+        Losses at ``(w, b)``, where the method has them: saves the certificate a pass.
+    q : array of shape (n,), optional
+        Weights in Q that may certify the point better than the exact ones.
+    gap_estimate, primal_estimate : float
+        Free estimates of the gap, up to an unknown factor, and of the objective; they decide when
+        a certificate is due.
+    milestone : bool
+        The end of a stage of the method: a certificate is due in any case.
+    """
+
+    w: Matrix
+    b: Vector
+    n_iter: int
+    n_passes: float
+    n_oracle_calls: int
+    evaluation: Evaluation | None = None
+    q: Vector | None = None
+    gap_estimate: float = np.inf
+    primal_estimate: float = np.inf
+    milestone: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """A point to start from; weights, for the methods that keep some; the metric it came with."""
+
+    w: Matrix
+    b: Vector
+    q: Vector | None = None
+    metric: Metric | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What a callback sees at each certificate."""
+
+    n_iter: int
+    coef: Vector
+    intercept: Any
+    primal: float
+    dual: float
+    gap: float
+    rel_gap: float
+    n_passes: float
+    time: float
+
+
+class Method(Protocol):
+    """What a solver has to supply."""
+
+    name: str
+
+    def check(self, problem: DROProblem) -> None:
+        """Raise ValueError, in one sentence, if the problem is not for this method."""
+
+    def run(self, problem: DROProblem, loop: Loop) -> str:
+        """Iterate, calling ``loop.observe``; return why no further progress is possible."""
