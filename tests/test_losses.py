@@ -226,7 +226,9 @@ def check_balance(name, loss, y, raw, q):
     values = loss.evaluate(y, raw)[0]
     product = (alpha * raw).sum(axis=1)
     parts = conjugate(name, loss, y, alpha)
+    # A raw prediction common to all classes drops out of the product, but not of its rounding.
     scale = 1 + np.abs(values) + np.abs(parts) + np.abs(alpha * raw).sum(axis=1)
+    scale += np.abs(raw).max(axis=1)
     assert (np.abs(values + parts - product - young) <= 1e-12 * scale).all()
     return alpha, young
 
