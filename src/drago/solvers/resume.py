@@ -107,8 +107,8 @@ def _described(thing: Any) -> list[Any]:
         if isinstance(value, (str, int, float, bool, np.ndarray)) or value is None:
             out += [name, value]
         elif callable(value):
-            # What it does cannot be told, but where it stands can.
-            out += [name, getattr(value, "__module__", ""), getattr(value, "__qualname__", "")]
+            # What it does cannot be told, but its name can.
+            out += [name, getattr(value, "__qualname__", type(value).__qualname__)]
         else:
             out += [name, *_described(value)] if hasattr(value, "__dict__") else [name, repr(value)]
     return out
