@@ -133,7 +133,7 @@ LAYERS = [
     {"_version", "_validation", "kernels", "checkpoint"},
     {"divergences", "constraints", "losses", "uncertainty", "datasets"},
     {"problem", "_intercept"},
-    {"metric", "bounds", "certificate", "result"},
+    {"metric", "bounds", "newton", "certificate", "result"},
     {"solvers", "torch_engine"},
     {"estimators", "scorers", "persistence"},
     {"plotting", "cli", "__main__"},

@@ -147,7 +147,7 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
     if kind == "euclidean":
         return Metric(np.full(d, mu if mu > 0 else 1.0), None, curvature)
     if kind == "auto":
-        kind = "full" if d <= _FULL and not _is_box(problem) else "diagonal"
+        kind = "full" if d <= _FULL and not is_box(problem) else "diagonal"
     index = subsample(problem, max(2000, 20 * d) if kind == "full" else 2000)
     p = problem.p[index] / problem.p[index].sum()
     if kind == "diagonal":
@@ -183,7 +183,8 @@ def typical_curvature(problem: DROProblem) -> float:
     return max(found, 0.01 * loss.curvature)
 
 
-def _is_box(problem: DROProblem) -> bool:
+def is_box(problem: DROProblem) -> bool:
+    """Whether W is a box with a finite side: separable in some metrics only."""
     box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
     return box is not None and bool(np.isfinite(np.concatenate(box)).any())
 

@@ -11,7 +11,8 @@ import drago
 from drago.metric import make_metric
 from drago.solvers import blocks as module
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations, LaggedIterations, LaggedSteps, SupportIterations
+from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.steps import LaggedSteps
 
 STORAGES = {
     "dense": np.asarray,

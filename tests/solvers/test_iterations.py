@@ -14,14 +14,8 @@ import literal_variants
 from cases import nominal
 from drago.metric import Metric, make_metric
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import (
-    Iterations,
-    LaggedIterations,
-    LaggedSteps,
-    Steps,
-    SupportIterations,
-    UnregularisedSteps,
-)
+from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.steps import LaggedSteps, Steps, UnregularisedSteps
 
 SETS = {
     "cvar": drago.CVaR(0.4),

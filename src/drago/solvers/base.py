@@ -9,9 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from drago.solvers.protocol import Start as Start
 from drago.solvers.protocol import State as State
 from drago.solvers.protocol import Stop as Stop
 from drago.solvers.resume import Checkpoints
+from drago.solvers.threads import blas_threads
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -359,7 +358,7 @@ class Loop:
     def run(self, method: Method) -> SolverResult:
         """Let `method` solve the problem."""
         why = ""
-        with _blas_threads(self.problem, method), np.errstate(under="ignore"):
+        with blas_threads(self.problem, method), np.errstate(under="ignore"):
             try:
                 if not self.quiet:
                     compile_for(self.problem, method)
@@ -464,25 +463,6 @@ class Loop:
             solver=method.name,
             history=History(tuple(self._records)),
         )
-
-
-# Entries of X below which a second BLAS thread costs more than it gives.
-_SMALL = 1 << 20
-
-
-def _blas_threads(problem: DROProblem, method: Method) -> Any:
-    """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
-    entries = problem.n_samples * problem.n_features * problem.n_outputs
-    if not hasattr(method, "n_threads") and (problem.is_sparse or entries > _SMALL):
-        return nullcontext()
-    return _controller().limit(limits=1, user_api="blas")
-
-
-@cache
-def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def _warn(message: str) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from drago._validation import check_flag, check_integer, check_number, check_option
 from drago.bounds import curvature_cost
 from drago.checkpoint import State
-from drago.metric import Metric
+from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.blocks import NOTICEABLE, SMALL, Blocks
@@ -23,14 +23,11 @@ from drago.solvers.constants import constants_in, require_constants, theory_step
 from drago.solvers.iterations import (
     Iterations,
     LaggedIterations,
-    LaggedSteps,
-    StepRule,
-    Steps,
     SupportIterations,
-    UnregularisedSteps,
 )
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
+from drago.solvers.steps import LaggedSteps, StepRule, Steps, UnregularisedSteps
 from drago.solvers.watch import WINDOW, Watch
 
 Vector = npt.NDArray[np.float64]
@@ -358,7 +355,6 @@ class _Run:
             self._round()
             here = self._refresh()
             iterate = replace(self._iterate(), evaluation=here)
-            del here
             sound = bool(np.isfinite(iterate.gap_estimate) and np.isfinite(iterate.w).all())
             if not self.auto:
                 if not sound:
@@ -367,7 +363,7 @@ class _Run:
                 continue
             if sound and not self.watch.diverges(iterate):
                 self._observe(iterate)
-                if self._is_slow():
+                if self._is_slow(iterate):
                     if self.cut < 0.3 or _unregularised(self.problem):
                         return self._finish()
                     self._slow_down()
@@ -443,21 +439,19 @@ class _Run:
                 )
             )
 
-    def _is_slow(self) -> bool:
+    def _is_slow(self, now: Iterate) -> bool:
         """Whether another method had better finish; the certificate has a say in it."""
         if self.finish == "none":
             return False
         if self.watch.rounds_to(self.loop.estimate_wanted) <= _FAR:
             return False
-        assert self.watch.last is not None
-        self._judge_the_best(self.watch.last)
+        self._judge_the_best(now)
         return self.watch.rounds_to(self.loop.estimate_wanted) > _FAR
 
     def _finish(self) -> str:
         finish, problem = self.finish, self.problem
         metric = self.settings.metric
-        box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
-        if box is not None and np.isfinite(np.concatenate(box)).any():
+        if is_box(problem):
             metric, self.loop.metric = "diagonal", None  # where a box is still one
         elif metric == "euclidean":
             metric, self.loop.metric = "auto", None

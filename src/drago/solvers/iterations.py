@@ -19,8 +19,6 @@ changed by, so the data need not be visited for it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,72 +29,10 @@ from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate
 from drago.solvers.blocks import Blocks
+from drago.solvers.steps import StepRule, Steps, UnregularisedSteps
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-
-
-# a_{t-1}/a_t; the weights of the proximal terms: last point, each older point, dual weights.
-Weights = tuple[float, float, float, float]
-StepRule = Callable[[int, int, float], Weights]
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The sequences a_t, A_t, c_t of Algorithm 1.
-
-    Parameters
-    ----------
-    alpha, dual_alpha : float
-        ``a_t / a_{t-1} = 1 + alpha`` in the primal and in the dual proximal terms; one number in
-        the paper.
-    stationary : bool
-        Whether the sequences run as if from long ago, ``A_{t-1}/a_t = 1/alpha``; the paper starts
-        from ``A_0 = 0``.
-    """
-
-    alpha: float
-    dual_alpha: float
-    stationary: bool
-
-    def __call__(self, t: int, m: int, nu: float) -> Weights:
-        if t == 1 and not self.stationary:
-            return 0.0, 0.0, 0.0, 0.0
-        alpha, dual_alpha = self.alpha, self.dual_alpha
-        c = 0.0 if m == 1 else 1.0 / (16.0 * alpha * (1.0 + alpha) * (m - 1) ** 2)
-        primal, dual = 1.0 / alpha, 1.0 / dual_alpha
-        if not self.stationary:
-            primal *= -np.expm1((1 - t) * np.log1p(alpha))
-            dual *= -np.expm1((1 - t) * np.log1p(dual_alpha))
-        return 1.0 / (1.0 + min(alpha, dual_alpha)), primal - (m - 1) * c, c, dual * nu
-
-
-class UnregularisedSteps:
-    """The sequences of the paper's appendix, for mu = 0 or nu = 0.
-
-    ``a_t = min{ near/smooth, (1 + 1/M) a_{t-1}, sqrt(dual min(near, far))/(M lipschitz) }`` where
-    ``near = C mu + 1``, ``far = c mu + 1``, ``dual = A nu + nu_1`` are the weights of the proximal
-    terms, ``c_t = a_t / (5 (M-1))`` and ``C = A - (M-1) c``, which the telescoping sums need.
-    ``nu_1 = (M lipschitz/smooth)^2`` makes the first and the last bound equal at the start. The
-    paper's constants are ``smooth = 12 e kappa_Q L`` and ``lipschitz = 32 G``.
-    """
-
-    def __init__(self, m: int, mu: float, smooth: float, lipschitz: float) -> None:
-        self.mu, self.smooth, self.lipschitz = mu, smooth, lipschitz
-        self.nu_1 = (m * lipschitz / smooth) ** 2
-        self.a = self.total = self.c = 0.0
-
-    def __call__(self, t: int, m: int, nu: float) -> Weights:
-        before = self.a
-        near = 1.0 + (self.total - (m - 1) * self.c) * self.mu
-        far = 1.0 + self.c * self.mu
-        dual = self.nu_1 + self.total * nu
-        least = near if m == 1 else min(near, far)
-        a = min(near / self.smooth, np.sqrt(dual * least) / (m * self.lipschitz))
-        if t > 1:
-            a = min(a, (1.0 + 1.0 / m) * before)
-        self.a, self.total, self.c = a, self.total + a, a / (5.0 * max(m - 1, 1))
-        return before / a, near / a, 0.0 if m == 1 else far / a, dual / a
 
 
 class Iterations:
@@ -494,16 +430,3 @@ class LaggedIterations(Iterations):
 
     def _window(self, here: Matrix) -> Matrix:
         return self._ring_sum - self._ring[self.t % self.blocks.count]
-
-
-@dataclass(frozen=True)
-class LaggedSteps:
-    """The sequences of Algorithm 2."""
-
-    alpha: float
-
-    def __call__(self, t: int, m: int, nu: float) -> Weights:
-        alpha = self.alpha
-        c = 0.0 if m == 1 else 1.0 / (16.0 * alpha * (1.0 + alpha) * (m - 1) ** 2)
-        beta = -np.expm1((1 - t) * np.log1p(alpha)) / (alpha * (1.0 + alpha))
-        return 1.0 / (1.0 + alpha), beta - (m - 1) * c, c, beta * nu

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
-from drago.metric import Metric
+from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
 
@@ -47,13 +47,12 @@ class LBFGS:
         check_flag("progressive", self.progressive)
 
     def check(self, problem: DROProblem) -> None:
-        box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
-        if box is None:
+        if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
             raise ValueError(
                 f"solver 'lbfgs' takes a Box, NonNegative or no constraint, but the problem has "
                 f"{problem.constraint!r}."
             )
-        if self.metric == "full" and np.isfinite(np.concatenate(box)).any():
+        if self.metric == "full" and is_box(problem):
             raise ValueError(
                 f"solver 'lbfgs' handles {problem.constraint!r} with metric='diagonal' or "
                 "'euclidean', where it is still a box."

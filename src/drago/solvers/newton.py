@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.bounds import Gradient, curvature_cost, gradient, has_curvature_bound
-from drago.certificate import newton_step
 from drago.losses import UserLoss
+from drago.newton import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
 

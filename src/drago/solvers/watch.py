@@ -27,7 +27,6 @@ class Watch:
         self.estimates: list[float] = []
         self.certified, self.stale = certified, 0
         self.best: Iterate | None = None
-        self.last: Iterate | None = None
 
     @property
     def rounds(self) -> int:
@@ -41,20 +40,17 @@ class Watch:
             "certified": self.certified,
             "stale": self.stale,
         }
-        for name, kept in (("best", self.best), ("last", self.last)):
-            if kept is not None:
-                arrays |= {f"{name}.w": kept.w, f"{name}.b": kept.b}
-                settings[name] = {field: getattr(kept, field) for field in _NUMBERS}
+        if self.best is not None:
+            arrays |= {"w": self.best.w, "b": self.best.b}
+            settings["best"] = {field: getattr(self.best, field) for field in _NUMBERS}
         return arrays, settings
 
     def restore(self, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
         """Go on from the state of another watch, its arrays under ``watch.``."""
         self.estimates, self.certified = settings["estimates"], settings["certified"]
         self.stale = settings["stale"]
-        for name in ("best", "last"):
-            if name in settings:
-                w, b = (arrays[f"watch.{name}.{part}"] for part in "wb")
-                setattr(self, name, Iterate(w=w, b=b, **settings[name]))
+        if "best" in settings:
+            self.best = Iterate(arrays["watch.w"], arrays["watch.b"], **settings["best"])
 
     @property
     def suspicious(self) -> bool:
@@ -62,11 +58,9 @@ class Watch:
         return self.stale >= _PATIENCE
 
     def diverges(self, iterate: Iterate) -> bool:
-        # Vectors of length n are not kept.
-        iterate = self.last = replace(iterate, q=None, evaluation=None)
         self.estimates.append(max(iterate.gap_estimate, 1e-300))
         if self.best is None or iterate.gap_estimate < self.best.gap_estimate:
-            self.best = iterate
+            self.best = replace(iterate, q=None, evaluation=None)  # no vectors of length n
         return self.estimates[-1] > _GROWTH * min(self.estimates)
 
     def stalls(self, certified: float) -> bool:

@@ -1,0 +1,90 @@
+"""A Newton step on ``P``: as the weights respond to the losses, its Hessian is explicit."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.bounds import Gradient, features, multinomial_hessian, multinomial_unknowns
+from drago.losses import Multinomial
+from drago.problem import DROProblem, Evaluation
+from drago.uncertainty import DualOracle, Response
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+def newton_step(
+    problem: DROProblem,
+    ev: Evaluation,
+    q: Vector,
+    g: Gradient,
+    oracle: DualOracle,
+    damping: float = 0.0,
+) -> tuple[Matrix, Vector, Matrix] | None:
+    """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
+
+    ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
+    times its diagonal added. None where the weights' response is not known or the constraint
+    is no box.
+    """
+    box = problem.constraint.bounds(ev.w.shape)
+    if box is None or problem.nu == 0:
+        return None
+    _, response = oracle.response(ev.losses, problem.nu)
+    if response is None:
+        return None
+    index = _taking_part(q, response)
+    d, k = problem.n_features, problem.n_outputs
+    m = d + int(problem.fit_intercept)
+    F = features(problem, index)
+    if isinstance(problem.loss, Multinomial):
+        pi = problem.loss.probabilities(ev.raw[index])
+        H = multinomial_hessian(F, q[index], pi)
+        free = multinomial_unknowns(problem)
+    else:
+        second = problem.loss.second(problem.y[index], ev.raw[index])  # type: ignore[attr-defined]
+        H = (F * (q[index] * second)[:, None]).T @ F
+        free = np.ones(m, dtype=bool)
+    # Rows of Z are class-major, as H is.
+    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * m)
+    H = H + _restrict(response, index).curvature(Z)
+    ridge = np.zeros((k, m))
+    ridge[:, :d] = problem.mu
+    H[np.diag_indices(k * m)] += ridge.reshape(-1)
+    slope = g.w + problem.mu * ev.w
+    r = np.concatenate([slope, g.b[None, :]]) if problem.fit_intercept else slope
+    held = np.zeros((k, m), dtype=bool)
+    held[:, :d] = (((ev.w <= box[0]) & (slope > 0)) | ((ev.w >= box[1]) & (slope < 0))).T
+    free &= ~held.reshape(-1)
+    step = np.zeros(k * m)
+    reduced = H[np.ix_(free, free)]
+    # Where the rows of weight have no curvature along an intercept, a little must do.
+    little = np.zeros((k, m))
+    little[:, d:] = (1e-12 + damping) * problem.loss.curvature
+    extra = (1e-13 + damping) * np.diag(reduced) + little.reshape(-1)[free]
+    reduced[np.diag_indices(reduced.shape[0])] += extra
+    try:
+        step[free] = -np.linalg.solve(reduced, r.T.reshape(-1)[free])
+    except np.linalg.LinAlgError:
+        return None
+    if not np.isfinite(step).all():
+        return None
+    by_feature = step.reshape(k, m).T
+    dw = np.ascontiguousarray(by_feature[:d])
+    db = by_feature[d] if problem.fit_intercept else np.zeros(k)
+    return dw, db, problem.raw_prediction(dw, db)
+
+
+def _taking_part(q: Vector, response: Response) -> npt.NDArray[np.int64]:
+    """Rows that have weight or whose weight responds; all of them for grouped sets."""
+    if response.aggregate is not None:
+        return np.arange(q.size)
+    return np.flatnonzero((q > 0) | (response.pool >= 0))
+
+
+def _restrict(response: Response, index: npt.NDArray[np.int64]) -> Response:
+    if response.aggregate is not None:
+        return response
+    direction = None if response.direction is None else response.direction[index]
+    return Response(response.rate[index], response.pool[index], direction)
