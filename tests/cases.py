@@ -1,6 +1,7 @@
 """Sets and problems that many tests run over, with the tuples that the witnesses understand."""
 
 import numpy as np
+import scipy.sparse as sp
 
 import drago
 
@@ -40,3 +41,20 @@ def nominal(kind, n, rng):
         return np.full(n, 1.0 / n)
     p = rng.exponential(size=n) ** 2 + 1e-5
     return p / p.sum()
+
+
+def make(loss="squared", n=37, d=4, seed=0, sparse=False, **settings):
+    """A small problem that is well conditioned; some rows without entries where sparse."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    if sparse:
+        X[rng.random((n, d)) < 0.6] = 0.0
+        X[0] = 0.0
+    z = X @ rng.standard_normal(d) + 0.5 * rng.standard_normal(n)
+    y = z
+    if loss == "logistic":
+        y = (z > 0).astype(float)
+    elif loss == "multinomial":
+        y = np.argsort(np.argsort(z)) * 3 // n
+    settings = {"shift_cost": 0.2, "l2_reg": 0.1, "uncertainty": drago.CVaR(0.4)} | settings
+    return drago.DROProblem(sp.csr_array(X) if sparse else X, y, loss=loss, **settings)

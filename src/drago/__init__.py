@@ -30,9 +30,15 @@ if TYPE_CHECKING:
     from drago.result import SolverResult as SolverResult
     from drago.result import Status as Status
     from drago.solvers.auto import solve as solve
+    from drago.solvers.baselines import LSVRG as LSVRG
+    from drago.solvers.baselines import SGD as SGD
+    from drago.solvers.baselines import Prospect as Prospect
     from drago.solvers.drago import Drago as Drago
+    from drago.solvers.full_batch import AGOG as AGOG
+    from drago.solvers.full_batch import GradientDescent as GradientDescent
     from drago.solvers.lbfgs import LBFGS as LBFGS
     from drago.solvers.newton import Newton as Newton
+    from drago.solvers.tune import tune as tune
     from drago.uncertainty import ESRM as ESRM
     from drago.uncertainty import Chi2Ball as Chi2Ball
     from drago.uncertainty import CVaR as CVaR
@@ -63,6 +69,12 @@ _HOME = {
     "Drago": "solvers.drago",
     "LBFGS": "solvers.lbfgs",
     "Newton": "solvers.newton",
+    "SGD": "solvers.baselines",
+    "LSVRG": "solvers.baselines",
+    "Prospect": "solvers.baselines",
+    "GradientDescent": "solvers.full_batch",
+    "AGOG": "solvers.full_batch",
+    "tune": "solvers.tune",
     "CVaR": "uncertainty",
     "Extremile": "uncertainty",
     "ESRM": "uncertainty",

@@ -36,6 +36,13 @@ class Loss:
     """Upper bound on the second derivative with respect to the raw prediction."""
     lipschitz: float
     """Upper bound on the norm of the derivative; infinite where there is none."""
+    code: int
+    """What the kernels know the built-in losses by."""
+
+    @property
+    def parameter(self) -> float:
+        """The number that goes with the code."""
+        return 0.0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -69,22 +76,16 @@ class Loss:
 
 
 class _SingleOutput(Loss):
-    code: int
-
-    @property
-    def _parameter(self) -> float:
-        return 0.0
-
     def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
         from drago.kernels.losses import single_output
 
-        single_output(self.code, self._parameter, y, raw, losses, dlosses)
+        single_output(self.code, self.parameter, y, raw, losses, dlosses)
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
         from drago.kernels.losses import second_single_output
 
-        return second_single_output(self.code, self._parameter, y, raw)
+        return second_single_output(self.code, self.parameter, y, raw)
 
 
 def _shrink_heavier(slopes: Vector, q: Vector) -> tuple[Vector, Vector]:
@@ -129,7 +130,7 @@ class Huber(_SingleOutput):
         return f"Huber(delta={self.delta:g})"
 
     @property
-    def _parameter(self) -> float:
+    def parameter(self) -> float:
         return self.delta
 
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
@@ -172,7 +173,7 @@ class Logistic(_SingleOutput):
 class Multinomial(Loss):
     """``log sum_c exp(z_c) - z_y``."""
 
-    name, curvature, lipschitz = "multinomial", 0.5, float(np.sqrt(2.0))
+    name, code, curvature, lipschitz = "multinomial", 3, 0.5, float(np.sqrt(2.0))
 
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)

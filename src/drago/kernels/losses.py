@@ -8,13 +8,13 @@ import math
 
 import numpy as np
 
-from drago.kernels import jit
+from drago.kernels import LEAN, jit
 
-SQUARED, HUBER, LOGISTIC = 0, 1, 2
+SQUARED, HUBER, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
 
 
 @jit(error_model="numpy")
-def _one(code, parameter, y, z):
+def one_single_output(code, parameter, y, z):
     """Value and derivative of one single-output loss at the raw prediction ``z``."""
     if code == SQUARED:
         r = z - y
@@ -42,38 +42,44 @@ def _one(code, parameter, y, z):
 @jit(error_model="numpy")
 def single_output(code, parameter, y, raw, losses, dlosses):
     for i in range(y.shape[0]):
-        losses[i], dlosses[i, 0] = _one(code, parameter, y[i], raw[i, 0])
+        losses[i], dlosses[i, 0] = one_single_output(code, parameter, y[i], raw[i, 0])
+
+
+@jit(error_model="numpy", **LEAN)
+def one_multinomial(label, raw, slopes):
+    """Softmax cross-entropy of one row; fills its `slopes`, softmax minus one-hot."""
+    k = raw.shape[0]
+    top = raw[0]
+    for c in range(1, k):
+        top = max(top, raw[c])
+    total = 0.0
+    for c in range(k):
+        e = math.exp(raw[c] - top)
+        slopes[c] = e
+        total += e
+    # log(total) loses the digits of a loss near 0: there total - 1 is summed without the 1.
+    if raw[label] == top:
+        rest = 0.0
+        for c in range(k):
+            if c != label:
+                rest += slopes[c]
+        loss = math.log1p(rest)
+    else:
+        loss = math.log(total) + top - raw[label]
+    others = 0.0
+    for c in range(k):
+        slopes[c] /= total
+        if c != label:
+            others += slopes[c]
+    slopes[label] = -others
+    return loss
 
 
 @jit(error_model="numpy")
 def multinomial(y, raw, losses, dlosses):
     """Softmax cross-entropy; ``dlosses`` is softmax minus one-hot."""
-    k = raw.shape[1]
     for i in range(y.shape[0]):
-        top = raw[i, 0]
-        for c in range(1, k):
-            top = max(top, raw[i, c])
-        total = 0.0
-        for c in range(k):
-            e = math.exp(raw[i, c] - top)
-            dlosses[i, c] = e
-            total += e
-        # log(total) loses the digits of a loss near 0: there total - 1 is summed without the 1.
-        label = y[i]
-        if raw[i, label] == top:
-            rest = 0.0
-            for c in range(k):
-                if c != label:
-                    rest += dlosses[i, c]
-            losses[i] = math.log1p(rest)
-        else:
-            losses[i] = math.log(total) + top - raw[i, label]
-        others = 0.0
-        for c in range(k):
-            dlosses[i, c] /= total
-            if c != label:
-                others += dlosses[i, c]
-        dlosses[i, label] = -others
+        losses[i] = one_multinomial(y[i], raw[i], dlosses[i])
 
 
 @jit(error_model="numpy")

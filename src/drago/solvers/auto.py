@@ -10,12 +10,17 @@ from drago._validation import check_integer, check_number, check_option, shown
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
 from drago.solvers.base import Loop, Method, Start, State
+from drago.solvers.baselines import LSVRG, SGD, Prospect
 from drago.solvers.drago import Drago
+from drago.solvers.full_batch import AGOG, GradientDescent
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 from drago.solvers.resume import Checkpoints
 
-_BY_NAME: dict[str, Any] = {"drago": Drago, "lbfgs": LBFGS, "newton": Newton}
+_BY_NAME: dict[str, Any] = {
+    settings.name: settings
+    for settings in (Drago, LBFGS, Newton, SGD, LSVRG, Prospect, GradientDescent, AGOG)
+}
 
 
 def as_method(solver: Any, problem: DROProblem) -> Method:

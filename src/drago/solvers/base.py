@@ -358,7 +358,7 @@ class Loop:
     def run(self, method: Method) -> SolverResult:
         """Let `method` solve the problem."""
         why = ""
-        with blas_threads(self.problem, method), np.errstate(under="ignore"):
+        with blas_threads(self.problem, method), np.errstate(over="ignore", under="ignore"):
             try:
                 if not self.quiet:
                     compile_for(self.problem, method)
