@@ -228,6 +228,23 @@ class _Factor:
         scaled = b * (self.scale if b.ndim == 1 else self.scale[:, None])
         return solve_triangular(self.lower, scaled, lower=True, check_finite=False)
 
+    def solve(self, b: Vector) -> Vector:
+        """``H^-1 b``."""
+        from scipy.linalg import solve_triangular
+
+        return self.scale * solve_triangular(
+            self.lower, self.half(b), lower=True, trans="T", check_finite=False
+        )
+
+    def leverages(self, F: Matrix) -> Vector:
+        """``sqrt(f' H^-1 f)`` for the rows of F, never short; a few rows at a time."""
+        root = self.half(np.eye(self.scale.size)).T
+        out, step = np.empty(len(F)), max(1, _GATHERED // self.scale.size)
+        for k in range(0, len(F), step):
+            part = F[k : k + step] @ root
+            out[k : k + step] = np.einsum("ij,ij->i", part, part)
+        return np.sqrt(self.inflation * out)
+
     def norm(self, r: Vector) -> float:
         """``sqrt(r' H^-1 r)``, never short."""
         return float(np.linalg.norm(self.half(r)) * np.sqrt(self.inflation))
@@ -272,11 +289,11 @@ def _single_output_bound(
             break
         lambda_ = factor.norm(r)
         if isinstance(loss, Huber):
-            keep = np.abs(residual - factor.half(F.T).T @ factor.half(r)) <= loss.delta
+            keep = np.abs(residual - F @ factor.solve(r)) <= loss.delta
             if keep.all():
                 return cost + 0.5 * lambda_**2
         else:
-            leverage = np.sqrt(factor.inflation * (factor.half(F.T) ** 2).sum(axis=0))
+            leverage = factor.leverages(F)
             best = min(best, cost + _self_concordant(lambda_, float(leverage.max(initial=0.0))))
             # Rows of little weight and great leverage do more harm in kappa than good in H.
             keep = leverage * lambda_ <= 0.25

@@ -48,6 +48,10 @@ AMPLE = 1e4
 # Passes beyond which the Hessian of all rows is costly, the steps tried instead, and the rounding
 # of a difference of two values of the objective.
 _COSTLY = 2.0
+# Rows for each unknown to begin a curvature bound with, and what may be spent on it in passes
+# before anything else is tried.
+_FEW = 20
+_CHEAP = 0.5
 _APPROACHES = 3
 _CANCELLED = 1e-15
 # Rows at a time where a vector of temporary values would be as long as the data.
@@ -195,12 +199,14 @@ class _Search:
 
     def _try_all(self, q: Vector, g: Gradient) -> None:
         """The bounds for some weights, cheap ones first."""
-        self._try("tangent", q, g)
-        hopeful = True
+        self._try_tangent(q, g)
+        tried, hopeful = 0, True
         if self._wants_more() and self._is_costly(q):
-            hopeful = self._approach(q, g)
+            tried = self._try_curvature(q, g, most=affordable_rows(self.problem, _CHEAP))
+            if self._wants_more():
+                hopeful = self._approach(q, g)
         if hopeful and self._wants_more():
-            self._try("curvature", q, g)
+            self._try_curvature(q, g, tried)
 
     def _has_hope(self, part: float) -> bool:
         """Whether the target, or at least the best gap, could be reached with this part of it."""
@@ -237,18 +243,44 @@ class _Search:
     def _wants_more(self) -> bool:
         return not self._is_enough() and affordable_rows(self.problem, self.credit) > 0
 
-    def _try(self, bound: str, q: Vector, g: Gradient) -> None:
-        if bound == "tangent":
-            self._require_feasible(q)
-            inner = tangent_bound(self.problem, self.ev, q, g)
-            self.passes += 0.5 * self.problem.fit_intercept
-        else:
-            n_rows = affordable_rows(self.problem, self.credit)
-            inner = curvature_bound(self.problem, self.ev, q, g, n_rows)
-            if n_rows:
-                self.tried_curvature = True
-                self._spend(curvature_cost(self.problem, min(n_rows, int(np.count_nonzero(q)))))
-        gap = inner + self._slack(q)
+    def _try_tangent(self, q: Vector, g: Gradient) -> None:
+        self._require_feasible(q)
+        inner = tangent_bound(self.problem, self.ev, q, g)
+        self.passes += 0.5 * self.problem.fit_intercept
+        self._keep(inner + self._slack(q), "tangent", q)
+
+    def _try_curvature(
+        self, q: Vector, g: Gradient, tried: int = 0, most: int | None = None
+    ) -> int:
+        """The curvature of the heaviest rows, few at first: their bound tells how many it takes.
+
+        It falls like one over the weight that takes part, or so. Returns how many rows were
+        `tried`, which are too few for a next time.
+        """
+        problem, support = self.problem, int(np.count_nonzero(q))
+        slack = self._slack(q)
+        if slack >= self.gap:
+            return tried
+        size = max(_FEW * order(problem), 8 * tried)
+        while True:
+            limit = min(affordable_rows(problem, self.credit), support)
+            if most is not None:
+                limit = min(limit, most)
+            if tried >= limit:
+                return tried
+            tried = limit if self.target == 0 or 2 * size > limit else size
+            inner = curvature_bound(problem, self.ev, q, g, tried)
+            self.tried_curvature = True
+            self._spend(curvature_cost(problem, tried))
+            self._keep(inner + slack, "curvature", q)
+            if self._is_enough():
+                return tried
+            size = 8 * tried
+            room = self.target * (self.reference - self.primal) - slack
+            if np.isfinite(inner) and room > 0:
+                size = max(size, int(min(1.5 * tried * inner / room, 1e15)))
+
+    def _keep(self, gap: float, bound: str, q: Vector) -> None:
         if gap < self.gap:
             self.gap, self.bound, self.weights = gap, bound, q
 
@@ -294,8 +326,7 @@ class _Search:
             self.tried_curvature = True
             self._spend(curvature_cost(problem, n_rows))
             gap = slack + fallen + inner + _CANCELLED * abs(self.primal)
-            if gap < self.gap:
-                self.gap, self.bound, self.weights = gap, "curvature", q
+            self._keep(gap, "curvature", q)
             if relative(slack + fallen, self.primal, self.reference) > self.target:
                 return False
         return True
@@ -394,8 +425,8 @@ class _Search:
                 return
             ev, q, value = trial, weights, trial_value
             at_start = self._gradient(self.ev, q)
-            self._try("tangent", q, at_start)
-            self._try("curvature", q, at_start)
+            self._try_tangent(q, at_start)
+            self._try_curvature(q, at_start)
             g = self._gradient(ev, q)
 
 

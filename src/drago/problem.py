@@ -272,8 +272,10 @@ class DROProblem:
         return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
 
     def raw_prediction(self, w: Matrix, b: Vector) -> Matrix:
-        """``X w + b`` in float64, shape (n, n_outputs); one pass."""
+        """``X w + b`` in float64, shape (n, n_outputs); one pass, none for w = 0."""
         X = self.X
+        if not w.any():
+            return np.tile(b, (self.n_samples, 1))
         if X.dtype == np.float64:
             product = X @ (w[:, 0] if w.shape[1] == 1 else w)
             raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
