@@ -17,6 +17,10 @@ from drago._validation import check_option
 Vector = npt.NDArray[np.float64]
 
 
+# Rows at a time.
+_CHUNK = 1 << 14
+
+
 class Divergence:
     """Base of `Chi2` and `KL`."""
 
@@ -32,7 +36,14 @@ class Divergence:
         return hash(type(self))
 
     def value(self, q: Vector, p: Vector) -> float:
-        """``D(q || p)``."""
+        """``D(q || p)``; a few rows at a time, for long temporary arrays are slow."""
+        if q.size <= _CHUNK:
+            return self._sum(q, p)
+        starts = range(0, q.size, _CHUNK)
+        return sum(self._sum(q[k : k + _CHUNK], p[k : k + _CHUNK]) for k in starts)
+
+    def _sum(self, q: Vector, p: Vector) -> float:
+        """The sum over some rows."""
         raise NotImplementedError  # pragma: no cover
 
     def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
@@ -45,7 +56,7 @@ class Chi2(Divergence):
 
     name = "chi2"
 
-    def value(self, q: Vector, p: Vector) -> float:
+    def _sum(self, q: Vector, p: Vector) -> float:
         return float(0.5 * np.dot(p, (q / p - 1.0) ** 2))
 
     def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
@@ -57,7 +68,7 @@ class KL(Divergence):
 
     name = "kl"
 
-    def value(self, q: Vector, p: Vector) -> float:
+    def _sum(self, q: Vector, p: Vector) -> float:
         # x log x - (x - 1) is summed instead of x log x: equal because q and p have the same sum,
         # and accurate when q is close to p.
         ratio = q / p

@@ -22,9 +22,9 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 # Features up to which the full matrix is decomposed under "auto".
-_FULL = 400
+FULL = 400
 # A direction that no row of the subsample sees still needs a curvature.
-_FLOOR = 1e-6
+FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
     if kind == "euclidean":
         return Metric(np.full(d, mu if mu > 0 else 1.0), None, curvature)
     if kind == "auto":
-        kind = "full" if d <= _FULL and not is_box(problem) else "diagonal"
+        kind = "full" if d <= FULL and not is_box(problem) else "diagonal"
     index = subsample(problem, max(2000, 20 * d) if kind == "full" else 2000)
     p = problem.p[index] / problem.p[index].sum()
     if kind == "diagonal":
@@ -157,7 +157,7 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
         if mean is not None:
             rows = rows - mean
         eigenvalues, basis = np.linalg.eigh((rows * p[:, None]).T @ rows)
-    eigenvalues = np.maximum(eigenvalues, _FLOOR * max(float(eigenvalues.max()), 1e-300))
+    eigenvalues = np.maximum(eigenvalues, FLOOR * max(float(eigenvalues.max()), 1e-300))
     return Metric(curvature * eigenvalues + mu, basis, curvature)
 
 

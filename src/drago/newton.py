@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from drago.bounds import Gradient, features, multinomial_hessian, multinomial_unknowns
+from drago.bounds import (
+    Gradient,
+    features,
+    has_curvature_bound,
+    multinomial_hessian,
+    multinomial_unknowns,
+)
 from drago.losses import Multinomial
+from drago.metric import FLOOR, FULL, Metric, is_box, subsample
 from drago.problem import DROProblem, Evaluation
 from drago.uncertainty import DualOracle, Response
 
@@ -29,29 +36,14 @@ def newton_step(
     is no box.
     """
     box = problem.constraint.bounds(ev.w.shape)
-    if box is None or problem.nu == 0:
+    H = None if box is None else hessian(problem, ev, q, oracle)
+    if box is None or H is None:
         return None
-    _, response = oracle.response(ev.losses, problem.nu)
-    if response is None:
-        return None
-    index = _taking_part(q, response)
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
-    F = features(problem, index)
+    free = np.ones(m, dtype=bool)
     if isinstance(problem.loss, Multinomial):
-        pi = problem.loss.probabilities(ev.raw[index])
-        H = multinomial_hessian(F, q[index], pi)
         free = multinomial_unknowns(problem)
-    else:
-        second = problem.loss.second(problem.y[index], ev.raw[index])  # type: ignore[attr-defined]
-        H = (F * (q[index] * second)[:, None]).T @ F
-        free = np.ones(m, dtype=bool)
-    # Rows of Z are class-major, as H is.
-    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * m)
-    H = H + _restrict(response, index).curvature(Z)
-    ridge = np.zeros((k, m))
-    ridge[:, :d] = problem.mu
-    H[np.diag_indices(k * m)] += ridge.reshape(-1)
     slope = g.w + problem.mu * ev.w
     r = np.concatenate([slope, g.b[None, :]]) if problem.fit_intercept else slope
     held = np.zeros((k, m), dtype=bool)
@@ -74,6 +66,70 @@ def newton_step(
     dw = np.ascontiguousarray(by_feature[:d])
     db = by_feature[d] if problem.fit_intercept else np.zeros(k)
     return dw, db, problem.raw_prediction(dw, db)
+
+
+def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) -> Matrix | None:
+    """The generalised Hessian of P, class-major: ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z``."""
+    if problem.nu == 0:
+        return None
+    _, response = oracle.response(ev.losses, problem.nu)
+    if response is None:
+        return None
+    index = _taking_part(q, response)
+    d, k = problem.n_features, problem.n_outputs
+    m = d + int(problem.fit_intercept)
+    F = features(problem, index)
+    if isinstance(problem.loss, Multinomial):
+        H = multinomial_hessian(F, q[index], problem.loss.probabilities(ev.raw[index]))
+    else:
+        second = problem.loss.second(problem.y[index], ev.raw[index])  # type: ignore[attr-defined]
+        H = (F * (q[index] * second)[:, None]).T @ F
+    # Rows of Z are class-major, as H is.
+    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * m)
+    H = H + _restrict(response, index).curvature(Z)
+    ridge = np.zeros((k, m))
+    ridge[:, :d] = problem.mu
+    H[np.diag_indices(k * m)] += ridge.reshape(-1)
+    return H
+
+
+# Rows that a metric is taken from: so many, so many a feature.
+_LEAST = 2000
+_ROWS = 600
+# By how much the shift cost is raised for a metric, in units of what an error of P allows.
+_RAISED = 100.0
+
+
+def hessian_metric(
+    problem: DROProblem, w: Matrix, b: Vector, error: float
+) -> tuple[Metric, Vector] | None:
+    """The generalised Hessian at a point that is optimal up to `error`, as a metric.
+
+    The shift cost is raised, for the kinks of P between here and the optimum are not where these
+    rows see them. Also the centre of the features for which the intercept does not interfere. None
+    where there is more than one output, or too many features.
+    """
+    usable = problem.n_outputs == 1 and problem.n_features <= FULL and has_curvature_bound(problem)
+    if not usable or is_box(problem) or problem.uncertainty.is_users:
+        return None
+    problem = problem.take(subsample(problem, max(_LEAST, _ROWS * problem.n_features)))
+    ev, oracle = problem.evaluate(w, b), problem.dual_oracle()
+    spread = problem.divergence.value(oracle.weights(ev.losses, problem.nu), problem.p)
+    raised = problem._replace(nu=problem.nu + _RAISED * error / max(spread, 1e-6))
+    q = oracle.weights(ev.losses, raised.nu)
+    H = hessian(raised, ev, q, oracle)
+    if H is None:
+        return None
+    d, centre, along = problem.n_features, np.zeros(problem.n_features), 1.0
+    if problem.fit_intercept:
+        along = float(H[d, d])
+        if not along > 0:
+            return None
+        centre = H[:d, d] / along
+        H = H[:d, :d] - np.outer(centre, H[:d, d])
+    eigenvalues, basis = np.linalg.eigh(H)
+    floor = FLOOR * max(float(eigenvalues.max()), 1e-300)
+    return Metric(np.maximum(eigenvalues, floor), basis, along), centre
 
 
 def _taking_part(q: Vector, response: Response) -> npt.NDArray[np.int64]:

@@ -41,6 +41,11 @@ Matrix = npt.NDArray[np.float64]
 
 # Entries of a block of X that is converted to float64 at a time.
 _CHUNK = 1 << 18
+# Share of the rows below which they are worth being picked out of a matrix that large, and how
+# many are looked at to tell.
+_FEW = 0.25
+_LARGE = 1 << 22
+_STRIDE = 61
 # Share of the total weight below which a row counts as dropped: its inverse must be finite.
 _NEGLIGIBLE = 1e-200
 
@@ -288,8 +293,18 @@ class DROProblem:
         return np.ascontiguousarray(raw)
 
     def weighted_rows(self, c: Matrix) -> Matrix:
-        """``X' c`` in float64, shape (n_features, columns of c); one pass."""
+        """``X' c`` in float64, shape (n_features, columns of c); one pass.
+
+        Rows of X whose entries of `c` are all 0, as those outside of a tail, are not visited where
+        they are many.
+        """
         X = self.X
+        if self._are_few(c):
+            from drago.kernels.rows import accumulate
+
+            out = np.zeros(self.n_features)
+            accumulate(X, np.flatnonzero(c[:, 0]), c[:, 0], out)
+            return out[:, None]
         if X.dtype == np.float64:
             product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)
             return np.asarray(product, dtype=np.float64).reshape(self.n_features, -1)
@@ -297,6 +312,13 @@ class DROProblem:
         for rows in self._chunks():
             out += X[rows].astype(np.float64).T @ c[rows]
         return out
+
+    def _are_few(self, c: Matrix) -> bool:
+        """Whether to pick out the rows with an entry in `c`; judged by some of them."""
+        if c.shape[1] > 1 or self.is_sparse or self.X.size < _LARGE:
+            return False
+        some = c[::_STRIDE, 0]
+        return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)
 
     def rows(self, index: Array) -> Matrix:
         """Some rows of X as a dense float64 array."""

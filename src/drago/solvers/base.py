@@ -83,6 +83,7 @@ class Loop:
         self._records: list[Record] = []
         self._last: Iterate | None = None
         self._judged_iter = -1
+        self._looks = 0
         self._next_look = 1
         self._factor = 1.0  # certified gap / estimate, at the last certificate
         self._extra_passes = 0.0
@@ -146,6 +147,11 @@ class Loop:
     def start_weights(self) -> Vector | None:
         """Weights to start with, where some were given."""
         return None if self._start is None else self._start.q
+
+    @property
+    def start_centre(self) -> Vector | None:
+        """The features' centre, where the metric of the start has one."""
+        return None if self._start is None else self._start.centre
 
     @property
     def estimate_wanted(self) -> float:
@@ -255,8 +261,18 @@ class Loop:
         return min(best.primal, estimate), best.reference
 
     def _credit(self, iterate: Iterate) -> float:
-        """Certificates may take half as much work as the method has put in, and a little more."""
+        """Certificates may take half as much work as the method has put in, and a little more.
+
+        The first one on large data is a cheap look: if it fails, an iteration of a method that
+        converges well is worth more than a better bound.
+        """
+        if self._is_first_look:
+            return _FIRST_CREDIT
         return max(4.0 + 0.5 * iterate.n_passes - self._extra_passes, _LEAST_CREDIT)
+
+    @property
+    def _is_first_look(self) -> bool:
+        return self._looks == 0 and self.problem.X.size > _LARGE
 
     def _judge(self, iterate: Iterate, credit: float) -> None:
         began = time.perf_counter()
@@ -265,6 +281,7 @@ class Loop:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._extra_passes += 0.5
         # A method that keeps weights offers them; predicting others is for the last word.
+        cheap = iterate.q is not None or self._is_first_look
         certificate = judge(
             problem,
             ev,
@@ -272,8 +289,9 @@ class Loop:
             oracle=self.oracle,
             target=self.tol,
             credit=credit,
-            predictions=3 if iterate.q is None or credit == AMPLE else 0,
+            predictions=3 if credit == AMPLE or not cheap else 0,
         )
+        self._looks += 1
         self._extra_passes += certificate.n_passes
         self._judged_iter = iterate.n_iter
         # Looks by count thin out; the estimate is what calls for a certificate in good time.
@@ -473,6 +491,9 @@ def _warn(message: str) -> None:
 
 # What each certificate may spend, come what may: without it one could not tell success.
 _LEAST_CREDIT = 4.0
+# What the first one may spend on large data, of more entries than this.
+_FIRST_CREDIT = 1.0
+_LARGE = 1 << 19
 # The share of the passes that may go into certificates on the way.
 _LOOKING = 0.1
 

@@ -1,4 +1,9 @@
-"""L-BFGS on ``P`` with exact weights: the deterministic reference (`scipy.optimize`)."""
+"""L-BFGS on ``P`` with exact weights: the deterministic reference (`scipy.optimize`), in a metric.
+
+In a metric and without bounds it is our own (`drago.solvers.quasi_newton`), for two reasons: a
+search along a line then costs no visit to the data, and the first step is as long as the metric
+says, where scipy's has length 1 whatever the unit.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,10 @@ import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
 from drago.metric import Metric, is_box
+from drago.newton import hessian_metric
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
+from drago.solvers.quasi_newton import Line, Memory
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -58,8 +65,15 @@ class LBFGS:
                 "'euclidean', where it is still a box."
             )
 
+    def metric_at(
+        self, part: DROProblem, w: Matrix, b: Vector, error: float
+    ) -> tuple[Metric, Vector] | None:
+        """The metric for all rows, from a part of them and its optimum."""
+        return hessian_metric(part, w, b, error) if self.metric == "auto" else None
+
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        run = _Run(problem, loop, self)
+        in_metric = self.metric != "euclidean" and not is_box(problem)
+        run = (_LinearRun if in_metric else _Run)(problem, loop, self)
         if problem.nu > 0 or problem.kappa_q <= 1:
             return run.minimise(problem.nu, 0.0)
         why = ""
@@ -97,19 +111,25 @@ class _Run:
         self.mean = np.zeros(problem.n_features)
         self.passes = 0.0
         self.last: _Trial | None = None
-        if problem.fit_intercept:
+        if loop.start_centre is not None and settings.metric != "euclidean":
+            self.mean = loop.start_centre
+        elif problem.fit_intercept:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
-            self.passes = 1.0
+            self.passes = 0.5
         self.metric: Metric | None = None
+        self.along = 1.0
         if settings.metric != "euclidean":
             centre = self.mean if problem.fit_intercept else None
             self.metric = loop.make_metric(settings.metric, centre)
             self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
+            self.along = 1.0 / np.sqrt(self.metric.intercept)
         w, b = loop.start
         shifted = b + self.mean @ w
         if self.metric is not None:
             w = self.metric.rotate(w) / self.scale
-        self.x = np.concatenate([w.reshape(-1), shifted if problem.fit_intercept else []])
+        self.x = w.reshape(-1)
+        if problem.fit_intercept:
+            self.x = np.append(self.x, shifted / self.along)
 
     def _unpack(self, x: Vector) -> tuple[Matrix, Vector]:
         w = x[: self.shape[0] * self.shape[1]].reshape(self.shape)
@@ -117,7 +137,7 @@ class _Run:
             w = self.metric.back(self.scale * w)
         if not self.problem.fit_intercept:
             return w, np.zeros(self.shape[1])
-        return w, x[self.shape[0] * self.shape[1] :] - self.mean @ w
+        return w, self.along * x[self.shape[0] * self.shape[1] :] - self.mean @ w
 
     def minimise(self, nu: float, accuracy: float) -> str:
         """Minimise P with the shift cost `nu`, roughly to `accuracy`; returns scipy's reason."""
@@ -187,18 +207,25 @@ class _Run:
         w, b = self._unpack(x)
         ev = problem.evaluate(w.copy(), b)
         self.n_calls += 1
+        self.passes += 1.0
         q = self.oracle.weights(ev.losses, nu)
         penalty = nu * problem.divergence.value(q, problem.p) if nu > 0 else 0.0
         value = float(np.dot(q, ev.losses) - penalty + 0.5 * problem.mu * np.vdot(w, w))
+        slope = self._slope(ev, q)
+        return _Trial(value, slope, ev, q, self._estimate(x, slope, low, high))
+
+    def _slope(self, ev: Evaluation, q: Vector) -> Vector:
+        """The gradient of ``P`` in the unknowns; half a pass."""
+        problem = self.problem
         weighted = q[:, None] * ev.dlosses
         total = weighted.sum(axis=0)
-        slope = problem.weighted_rows(weighted) + problem.mu * w
+        slope = problem.weighted_rows(weighted) + problem.mu * ev.w
         if problem.fit_intercept:
             slope -= np.outer(self.mean, total)
         if self.metric is not None:
             slope = self.scale * self.metric.rotate(slope)
-        slope = np.append(slope, total) if problem.fit_intercept else slope.reshape(-1)
-        return _Trial(value, slope, ev, q, self._estimate(x, slope, low, high))
+        flat = slope.reshape(-1)
+        return np.append(flat, self.along * total) if problem.fit_intercept else flat
 
     def _estimate(self, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
         """``||grad P||^2 / (2 mu)``, or half its square in the metric, where it may move."""
@@ -222,7 +249,7 @@ class _Run:
                 w=trial.evaluation.w,
                 b=trial.evaluation.b,
                 n_iter=self.n_iter,
-                n_passes=self.passes + self.n_calls,
+                n_passes=self.passes,
                 n_oracle_calls=self.n_calls * n,
                 evaluation=trial.evaluation,
                 q=trial.q if self.problem.nu == 0 else None,
@@ -231,3 +258,51 @@ class _Run:
                 milestone=milestone,
             )
         )
+
+
+# Iterations after which the raw predictions are computed afresh: they are sums of so many steps.
+_FRESH = 50
+# Iterations without a lower objective before the method gives up.
+_IDLE = 5
+
+
+class _LinearRun(_Run):
+    """The same in a metric, with searches along lines that cost no visit to the data."""
+
+    def minimise(self, nu: float, accuracy: float) -> str:
+        low, high = (np.full(self.x.size, side) for side in (-np.inf, np.inf))
+        here = self._evaluate(self.x, nu, low, high)
+        if self.n_iter == 0:
+            self._observe(here)
+        memory, idle = Memory(self.memory), 0
+        while idle < _IDLE:
+            dx = memory.direction(here.slope)
+            falling, found = float(np.dot(here.slope, dx)), None
+            if falling < 0:
+                start, value = here.evaluation, here.value
+                step = self._unpack(dx)
+                line = Line(self.problem, self.oracle, nu, start, value, falling, *step)
+                found = line.search(1.0)
+                self.passes += 0.5
+                self.n_calls += line.n_trials
+            if found is None or found.evaluation is None or found.q is None:
+                if not memory.pairs:
+                    return "no step lowers the objective"
+                memory.pairs.clear()  # old pairs can jam the method far from the optimum
+                continue
+            ev, q = found.evaluation, found.q
+            self.n_iter += 1
+            if self.n_iter % _FRESH == 0:
+                ev = self.problem.evaluate(ev.w, ev.b)
+                self.passes += 0.5
+            self.passes += 0.5
+            self.x = self.x + found.t * dx
+            slope = self._slope(ev, q)
+            memory.add(found.t * dx, slope - here.slope)
+            idle = idle + 1 if found.value >= here.value - 1e-15 * abs(here.value) else 0
+            estimate = self._estimate(self.x, slope, low, high)
+            here = self.last = _Trial(found.value, slope, ev, q, estimate)
+            self._observe(here)
+            if estimate <= accuracy:
+                return ""
+        return "the objective does not fall any more"

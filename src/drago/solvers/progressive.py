@@ -53,6 +53,12 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     loop._extra_passes += result.n_passes * size / n
     loop._start = Start(*part.to_internal(result.coef, result.intercept))
     if inner.status is Status.OPTIMAL and inner._last is not None:
-        loop._start = Start(inner._last.w, inner._last.b, metric=inner.metric)
+        w, b = inner._last.w, inner._last.b
+        loop._start = Start(w, b, metric=inner.metric)
+        if hasattr(method, "metric_at"):
+            error = inner.tol * max(part.reference[0] - result.primal, 0.0)
+            found = method.metric_at(part, w, b, error)
+            if found is not None:
+                loop._start = Start(w, b, metric=found[0], centre=found[1])
     nested = "".join(f" [{note}]" for note in inner._notes)
     loop._notes.append(f"started from {size} of {n} rows{nested}")

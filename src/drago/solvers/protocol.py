@@ -66,12 +66,24 @@ class Iterate:
 
 @dataclass(frozen=True)
 class Start:
-    """A point to start from; weights, for the methods that keep some; the metric it came with."""
+    """A point to start from.
+
+    Parameters
+    ----------
+    w, b : arrays
+    q : array of shape (n,), optional
+        Weights, for the methods that keep some.
+    metric : Metric, optional
+        The metric it came with.
+    centre : array of shape (n_features,), optional
+        Where that metric sees the features' centre.
+    """
 
     w: Matrix
     b: Vector
     q: Vector | None = None
     metric: Metric | None = None
+    centre: Vector | None = None
 
 
 @dataclass(frozen=True)

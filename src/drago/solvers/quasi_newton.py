@@ -1,0 +1,149 @@
+"""L-BFGS in a metric, for linear predictors: a search along a line costs no visit to the data.
+
+With ``raw(w + t dw) = raw(w) + t X dw`` each iteration takes one product ``X dw`` and one product
+``X' (q s)``, however many lengths t are tried; scipy's L-BFGS takes both for each of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError
+from drago.uncertainty import DualOracle
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# The conditions of Wolfe: how much of the promised fall, and how much flatter.
+_FALL = 1e-4
+_FLAT = 0.6
+# Differences of the objective below this share of it are rounding.
+_ROUNDING = 1e-14
+_TRIALS = 25
+# The first trial is not to change any coordinate by more than the method can take back.
+_LONGEST = 1e10
+
+
+@dataclass(frozen=True)
+class Along:
+    """A point on a line: its length, the objective and the slope there, and what was computed."""
+
+    t: float
+    value: float
+    slope: float
+    evaluation: Evaluation | None
+    q: Vector | None
+
+
+class Line:
+    """``P`` along ``w + t dw, b + t db`` with the shift cost `nu`; convex in t."""
+
+    def __init__(
+        self,
+        problem: DROProblem,
+        oracle: DualOracle,
+        nu: float,
+        start: Evaluation,
+        value: float,
+        slope: float,
+        dw: Matrix,
+        db: Vector,
+    ) -> None:
+        self.problem, self.oracle, self.nu, self.start = problem, oracle, nu, start
+        self.dw, self.db = dw, db
+        self.draw = problem.raw_prediction(dw, db)
+        self.n_trials = 0
+        self.origin = Along(0.0, value, slope, start, None)
+
+    def at(self, t: float) -> Along:
+        """The point at length t; infinitely high where the losses are no numbers."""
+        self.n_trials += 1
+        problem, start = self.problem, self.start
+        try:
+            ev = problem.evaluate(
+                start.w + t * self.dw, start.b + t * self.db, start.raw + t * self.draw
+            )
+        except NonFiniteLossError:
+            return Along(t, np.inf, np.inf, None, None)
+        q = self.oracle.weights(ev.losses, self.nu)
+        penalty = self.nu * problem.divergence.value(q, problem.p) if self.nu > 0 else 0.0
+        value = float(np.dot(q, ev.losses) - penalty + 0.5 * problem.mu * np.vdot(ev.w, ev.w))
+        weighted = float(np.einsum("i,ic,ic->", q, ev.dlosses, self.draw))
+        slope = weighted + problem.mu * float(np.vdot(ev.w, self.dw))
+        return Along(t, value, slope, ev, q)
+
+    def search(self, t: float) -> Along | None:
+        """A length that meets the conditions of Wolfe, from a first guess; None if none is found.
+
+        The slope rises with t, so a point is short or long by its sign; between the two the next
+        guess is where a straight line of slopes is 0.
+        """
+        origin = self.origin
+        level = origin.value + _ROUNDING * abs(origin.value)
+        short, long_, repeated = origin, None, 0
+        best: Along | None = None
+        for _ in range(_TRIALS):
+            here = self.at(t)
+            fallen = here.value <= origin.value + _FALL * t * origin.slope
+            if fallen or (here.value <= level and here.slope <= -0.8 * origin.slope):
+                if abs(here.slope) <= -_FLAT * origin.slope:
+                    return here
+                if best is None or here.value < best.value:
+                    best = here
+            if here.slope < 0 and here.value <= level:
+                short, repeated = here, min(repeated, 0) - 1
+            else:
+                long_, repeated = here, max(repeated, 0) + 1
+            t = _between(short, long_, repeated)
+            if not t < _LONGEST or t <= short.t:
+                break
+        return best
+
+
+def _between(short: Along, long_: Along | None, repeated: int) -> float:
+    """Where the slope may be 0: beyond the short end, or between the ends.
+
+    `repeated` counts how often the same end moved, the short one with a minus: a straight line is
+    no good guess then, and the other end has to move.
+    """
+    if long_ is None:
+        return 4.0 * short.t
+    share = 0.1
+    if np.isfinite(long_.slope) and long_.slope > 0:
+        share = short.slope / (short.slope - long_.slope)
+    if repeated > 1:
+        share *= 0.3 ** (repeated - 1)
+    elif repeated < -1:
+        share = 1.0 - (1.0 - share) * 0.3 ** (-repeated - 1)
+    return short.t + (long_.t - short.t) * min(max(share, 0.01), 0.99)
+
+
+class Memory:
+    """The last pairs of steps and changes of the gradient, and the direction they suggest."""
+
+    def __init__(self, size: int) -> None:
+        self.pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=size)
+
+    def add(self, step: Vector, change: Vector) -> None:
+        inner = float(np.dot(step, change))
+        if inner > 1e-16 * float(np.linalg.norm(step) * np.linalg.norm(change)):
+            self.pairs.append((step, change, inner))
+
+    def direction(self, slope: Vector) -> Vector:
+        """``-H slope`` by the two loops."""
+        r = -slope
+        shares = []
+        for step, change, inner in reversed(self.pairs):
+            share = float(np.dot(step, r)) / inner
+            r = r - share * change
+            shares.append(share)
+        if self.pairs:
+            _, change, inner = self.pairs[-1]
+            r = r * (inner / float(np.dot(change, change)))
+        for (step, change, inner), share in zip(self.pairs, reversed(shares)):
+            r = r + (share - float(np.dot(change, r)) / inner) * step
+        return r
