@@ -23,7 +23,7 @@ def record(k):
 @pytest.fixture(scope="module")
 def result():
     X, y = np.eye(4), np.array([1.0, 2.0, 3.0, 9.0])
-    return drago.solve(drago.DROProblem(X, y, shift_cost=0.5, l2_reg=0.1))
+    return drago.solve(drago.DROProblem(X, y, shift_cost=0.5, l2_reg=0.1), "lbfgs")
 
 
 # ------------------------------------------------------------------------------------ history

@@ -22,7 +22,7 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 # Features up to which the full matrix is decomposed under "auto".
-FULL = 400
+FULL = 600
 # A direction that no row of the subsample sees still needs a curvature.
 FLOOR = 1e-6
 
@@ -130,7 +130,9 @@ def subsample(problem: DROProblem, size: int) -> npt.NDArray[np.int64]:
     return np.arange(size, dtype=np.int64) * n // size
 
 
-def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> Metric:
+def make_metric(
+    problem: DROProblem, kind: str, mean: Vector | None = None, floor: float = FLOOR
+) -> Metric:
     """The metric of a problem.
 
     Parameters
@@ -140,6 +142,8 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
         (projections onto it are separable then); "euclidean" is mu I, or I where mu = 0.
     mean : array of shape (n_features,), optional
         Subtracted from the features: their centre when an intercept is fitted.
+    floor : float
+        The least eigenvalue of the rows' part, relative to the greatest.
     """
     check_option("metric", kind, ("auto", "euclidean", "diagonal", "full"))
     d, mu = problem.n_features, problem.mu
@@ -157,7 +161,7 @@ def make_metric(problem: DROProblem, kind: str, mean: Vector | None = None) -> M
         if mean is not None:
             rows = rows - mean
         eigenvalues, basis = np.linalg.eigh((rows * p[:, None]).T @ rows)
-    eigenvalues = np.maximum(eigenvalues, FLOOR * max(float(eigenvalues.max()), 1e-300))
+    eigenvalues = np.maximum(eigenvalues, floor * max(float(eigenvalues.max()), 1e-300))
     return Metric(curvature * eigenvalues + mu, basis, curvature)
 
 

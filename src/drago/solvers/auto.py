@@ -6,7 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from drago._validation import check_integer, check_number, check_option, shown
+from drago.bounds import order
+from drago.losses import UserLoss
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
 from drago.solvers.base import Loop, Method, Start, State
@@ -16,6 +20,7 @@ from drago.solvers.full_batch import AGOG, GradientDescent
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 from drago.solvers.resume import Checkpoints
+from drago.uncertainty import CVaR, Simplex
 
 _BY_NAME: dict[str, Any] = {
     settings.name: settings
@@ -23,11 +28,55 @@ _BY_NAME: dict[str, Any] = {
 }
 
 
-def as_method(solver: Any, problem: DROProblem) -> Method:
+# The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where the
+# tail holds fewer rows than so many times the unknowns, and these are few.
+_THIN = 2.0
+_FEW_UNKNOWNS = 250
+_IN_METRIC = LBFGS(metric="auto", progressive=True, memory=40)
+
+
+def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
+    """What "auto" takes for a problem, what goes on where that stalls, and why.
+
+    - an `L2Ball`: DRAGO, which alone knows how to stay in one at a good pace;
+    - one output, at most 250 unknowns, and a tail (of `CVaR` or `Simplex`) of fewer rows than twice
+      the unknowns: Newton steps, for the objective has a kink wherever a row enters the tail;
+    - everything else: L-BFGS in a metric, started on a part of the rows where there are many.
+    """
+    if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
+        return Drago(), (), f"auto took drago, for it stays in {problem.constraint!r}; "
+    unknowns = order(problem)
+    if problem.n_outputs == 1 and unknowns <= _FEW_UNKNOWNS and _is_allowed(Newton(), problem):
+        rows = _rows_in_tail(problem)
+        if rows <= _THIN * unknowns:
+            why = f"auto took newton, for a tail of {rows:.0f} rows and {unknowns} unknowns; "
+            return Newton(), (_IN_METRIC,), why
+    others: tuple[Method, ...] = ()
+    if not isinstance(problem.loss, UserLoss):  # another try would call it where it may not like it
+        others = (Newton(), LBFGS()) if Newton.is_affordable(problem) else (LBFGS(),)
+    return _IN_METRIC, others, "auto took lbfgs in a metric; "
+
+
+def _is_allowed(method: Method, problem: DROProblem) -> bool:
+    try:
+        method.check(problem)
+    except ValueError:
+        return False
+    return True
+
+
+def _rows_in_tail(problem: DROProblem) -> float:
+    """How many rows share the weight at least, where the set is a capped simplex."""
+    if isinstance(problem.uncertainty, CVaR):
+        return problem.n_samples * float(problem.uncertainty.tail_fraction)
+    return 1.0 if isinstance(problem.uncertainty, Simplex) else np.inf
+
+
+def as_method(solver: Any) -> Method:
     """A method from a name or a settings object."""
     if isinstance(solver, str):
         name = check_option("solver", solver, ["auto", *_BY_NAME])
-        return _BY_NAME["lbfgs" if name == "auto" else name]()
+        return _IN_METRIC if name == "auto" else _BY_NAME[name]()
     if hasattr(solver, "run") and hasattr(solver, "check") and not isinstance(solver, type):
         return solver
     names = ", ".join(map(repr, ["auto", *_BY_NAME]))
@@ -55,8 +104,10 @@ def solve(
     Parameters
     ----------
     problem : DROProblem
-    solver : {"auto", "drago", "lbfgs", "newton"} or a settings object, such as `drago.Drago()`
-        "auto" is "lbfgs".
+    solver : str or a settings object, such as `drago.Drago()`
+        "auto", "drago", "lbfgs", "newton", "gd", "agog", "sgd", "lsvrg" or "prospect". "auto" takes
+        what was the fastest on a grid of problems, mostly L-BFGS in a metric (`choose`); the
+        result's message says what and why.
     tol : float >= 0
         Certified relative gap at which to stop: an upper bound on
         ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0.
@@ -94,7 +145,11 @@ def solve(
             f"callback must be a function of one argument, but {shown(callback)} was given."
         )
     random_state = check_integer("random_state", random_state, low=0)
-    method = as_method(solver, problem)
+    others: tuple[Method, ...] = ()
+    why = ""
+    method = as_method(solver)
+    if isinstance(solver, str) and solver == "auto":
+        method, others, why = choose(problem)
     method.check(problem)
     checkpoints = None
     if checkpoint is not None:
@@ -105,7 +160,18 @@ def solve(
         every = check_number("checkpoint_every", checkpoint_every, low=0)
         checkpoints = Checkpoints(checkpoint, every)
     start = None if warm_start is None else as_start(warm_start, problem)
-    loop = Loop(problem, tol, max_iter, time_limit, callback, random_state, start, checkpoints)
+    loop = Loop(
+        problem,
+        tol,
+        max_iter,
+        time_limit,
+        callback,
+        random_state,
+        start,
+        checkpoints,
+        others,
+        why,
+    )
     return loop.run(method)
 
 

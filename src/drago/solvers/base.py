@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from drago.certificate import AMPLE, Certificate, judge, relative
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
-from drago.metric import Metric, make_metric
+from drago.metric import FLOOR, Metric, make_metric
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.messages import sentence
@@ -55,6 +56,10 @@ class Loop:
         Where to start; the trivial model otherwise.
     checkpoints : Checkpoints, optional
         Where to save the solve, and to resume it from.
+    others : methods
+        What goes on, one after the other, where the method makes no further progress.
+    why : str
+        Why this method was taken; the message begins with it.
     quiet : bool
         A solve inside another: no warning, no compilation of its own, no interrupt caught.
     trusting : bool
@@ -71,6 +76,8 @@ class Loop:
         random_state: int = 0,
         start: Start | None = None,
         checkpoints: Checkpoints | None = None,
+        others: Sequence[Method] = (),
+        why: str = "",
         quiet: bool = False,
         trusting: bool = False,
     ) -> None:
@@ -96,6 +103,7 @@ class Loop:
         self._best_dual: tuple[Certificate, Matrix, Vector] | None = None
         self._start = start
         self.metric: Metric | None = None  # the one in use, for whoever goes on
+        self._others, self.why = others, why
         self._notes: list[str] = []
         self._allowed = np.inf
         self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
@@ -159,13 +167,13 @@ class Loop:
         primal, reference = self._objective(self._last)
         return self.tol * max(reference - primal, 0.0) / max(self._factor, 1e-300)
 
-    def make_metric(self, kind: str, mean: Vector | None) -> Metric:
+    def make_metric(self, kind: str, mean: Vector | None, floor: float = FLOOR) -> Metric:
         """The metric of the problem, or that of the part of its rows which gave the start."""
         inherited = None if self._start is None else self._start.metric
         if inherited is not None and kind != "euclidean":
             self.metric = inherited
         else:
-            self.metric = make_metric(self.problem, kind, mean)
+            self.metric = make_metric(self.problem, kind, mean, floor)
         return self.metric
 
     def hand_over(self, method: Method, passes: float = np.inf) -> str:
@@ -390,6 +398,12 @@ class Loop:
                 else:
                     start_on_a_part(self, method)
                     why = method.run(self.problem, self)
+                    for other in self._others:
+                        self._judge_last()
+                        if self._certified():
+                            break
+                        with suppress(NonFiniteLossError, Diverged):
+                            why = self.hand_over(other)
             except Stop:
                 pass
             except KeyboardInterrupt:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from drago._validation import check_flag, check_integer, check_option
 from drago.metric import Metric, is_box
 from drago.newton import hessian_metric
-from drago.problem import DROProblem, Evaluation
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.quasi_newton import Line, Memory
 
@@ -120,7 +120,7 @@ class _Run:
         self.along = 1.0
         if settings.metric != "euclidean":
             centre = self.mean if problem.fit_intercept else None
-            self.metric = loop.make_metric(settings.metric, centre)
+            self.metric = loop.make_metric(settings.metric, centre, _FLOOR)
             self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
             self.along = 1.0 / np.sqrt(self.metric.intercept)
         w, b = loop.start
@@ -260,6 +260,8 @@ class _Run:
         )
 
 
+# Features that hardly vary get a curvature nevertheless: this share of the greatest.
+_FLOOR = 1e-3
 # Iterations after which the raw predictions are computed afresh: they are sums of so many steps.
 _FRESH = 50
 # Iterations without a lower objective before the method gives up.
@@ -274,7 +276,8 @@ class _LinearRun(_Run):
         here = self._evaluate(self.x, nu, low, high)
         if self.n_iter == 0:
             self._observe(here)
-        memory, idle = Memory(self.memory), 0
+        memory, idle, least = Memory(self.memory, self.x.size), 0, here.estimate
+        blocked: NonFiniteLossError | None = None
         while idle < _IDLE:
             dx = memory.direction(here.slope)
             falling, found = float(np.dot(here.slope, dx)), None
@@ -285,10 +288,11 @@ class _LinearRun(_Run):
                 found = line.search(1.0)
                 self.passes += 0.5
                 self.n_calls += line.n_trials
+                blocked = line.error  # the border of where the losses are numbers
             if found is None or found.evaluation is None or found.q is None:
-                if not memory.pairs:
-                    return "no step lowers the objective"
-                memory.pairs.clear()  # old pairs can jam the method far from the optimum
+                if not memory.count:
+                    break
+                memory.clear()  # old pairs can jam the method far from the optimum
                 continue
             ev, q = found.evaluation, found.q
             self.n_iter += 1
@@ -299,10 +303,15 @@ class _LinearRun(_Run):
             self.x = self.x + found.t * dx
             slope = self._slope(ev, q)
             memory.add(found.t * dx, slope - here.slope)
-            idle = idle + 1 if found.value >= here.value - 1e-15 * abs(here.value) else 0
             estimate = self._estimate(self.x, slope, low, high)
+            level = found.value >= here.value - 1e-15 * abs(here.value)
+            # Where the objective is level up to rounding, the gradient tells.
+            idle = idle + 1 if level and estimate > 0.9 * least else 0
+            least = min(least, estimate)
             here = self.last = _Trial(found.value, slope, ev, q, estimate)
             self._observe(here)
             if estimate <= accuracy:
                 return ""
+        if blocked is not None:
+            raise blocked
         return "the objective does not fall any more"

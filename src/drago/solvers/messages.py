@@ -21,9 +21,9 @@ def sentence(
     reached = f"certified relative gap {rel_gap:.2g} (tol={loop.tol:g})"
     if dual.restricted_to is not None:
         reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
-    head = f"{method.name}: "
+    head = f"{loop.why}{method.name}: "
     if loop._notes:
-        head = f"{method.name} ({', '.join(loop._notes)}): "
+        head = f"{loop.why}{method.name} ({', '.join(loop._notes)}): "
     if loop.status is Status.OPTIMAL:
         return head + f"optimal after {n_iter} iterations, {reached}{_trivial_note(loop)}."
     if loop.status is Status.MAX_ITER:

@@ -6,7 +6,6 @@ With ``raw(w + t dw) = raw(w) + t X dw`` each iteration takes one product ``X dw
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +56,7 @@ class Line:
         self.dw, self.db = dw, db
         self.draw = problem.raw_prediction(dw, db)
         self.n_trials = 0
+        self.error: NonFiniteLossError | None = None  # the last trial that had no value
         self.origin = Along(0.0, value, slope, start, None)
 
     def at(self, t: float) -> Along:
@@ -67,7 +67,8 @@ class Line:
             ev = problem.evaluate(
                 start.w + t * self.dw, start.b + t * self.db, start.raw + t * self.draw
             )
-        except NonFiniteLossError:
+        except NonFiniteLossError as error:
+            self.error = error
             return Along(t, np.inf, np.inf, None, None)
         q = self.oracle.weights(ev.losses, self.nu)
         penalty = self.nu * problem.divergence.value(q, problem.p) if self.nu > 0 else 0.0
@@ -123,27 +124,49 @@ def _between(short: Along, long_: Along | None, repeated: int) -> float:
 
 
 class Memory:
-    """The last pairs of steps and changes of the gradient, and the direction they suggest."""
+    """The last pairs of steps and changes of the gradient, and the direction they suggest.
 
-    def __init__(self, size: int) -> None:
-        self.pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=size)
+    ``H = g I + [S gY] [[R^-T (D + g Y'Y) R^-1, -R^-T], [-R^-1, 0]] [S gY]'`` with the steps S and
+    the changes Y as columns, R the upper triangle of S'Y, D its diagonal and g = s'y / y'y of the
+    last pair (Byrd, Nocedal and Schnabel 1994): a few products of matrices, where the usual two
+    loops would take four calls a pair.
+    """
+
+    def __init__(self, size: int, n: int) -> None:
+        self.size, self.count = size, 0
+        self._steps, self._changes = np.empty((size, n)), np.empty((size, n))
+        self._inner, self._square = np.zeros((size, size)), np.zeros((size, size))
+
+    def clear(self) -> None:
+        self.count = 0
 
     def add(self, step: Vector, change: Vector) -> None:
-        inner = float(np.dot(step, change))
-        if inner > 1e-16 * float(np.linalg.norm(step) * np.linalg.norm(change)):
-            self.pairs.append((step, change, inner))
+        """Take note of a pair; of one without curvature not."""
+        if not np.dot(step, change) > 1e-16 * np.linalg.norm(step) * np.linalg.norm(change):
+            return
+        if self.count == self.size:
+            for kept in (self._steps, self._changes):
+                kept[:-1] = kept[1:]
+            for kept in (self._inner, self._square):
+                kept[:-1, :-1] = kept[1:, 1:]
+            self.count -= 1
+        k = self.count
+        self._steps[k], self._changes[k] = step, change
+        self.count = k + 1
+        steps, changes = self._steps[: k + 1], self._changes[: k + 1]
+        self._inner[: k + 1, k] = steps @ change
+        self._square[k, : k + 1] = self._square[: k + 1, k] = changes @ change
 
     def direction(self, slope: Vector) -> Vector:
-        """``-H slope`` by the two loops."""
-        r = -slope
-        shares = []
-        for step, change, inner in reversed(self.pairs):
-            share = float(np.dot(step, r)) / inner
-            r = r - share * change
-            shares.append(share)
-        if self.pairs:
-            _, change, inner = self.pairs[-1]
-            r = r * (inner / float(np.dot(change, change)))
-        for (step, change, inner), share in zip(self.pairs, reversed(shares)):
-            r = r + (share - float(np.dot(change, r)) / inner) * step
-        return r
+        """``-H slope``."""
+        m = self.count
+        if m == 0:
+            return -slope
+        steps, changes = self._steps[:m], self._changes[:m]
+        inner, square = self._inner[:m, :m], self._square[:m, :m]
+        scale = inner[-1, -1] / square[-1, -1]
+        upper = np.triu(inner)
+        first = np.linalg.solve(upper, steps @ slope)
+        middle = np.diag(inner) * first + scale * (square @ first - changes @ slope)
+        second = np.linalg.solve(upper.T, middle)
+        return -(scale * slope + second @ steps - scale * (first @ changes))

@@ -118,7 +118,7 @@ def _inner(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
 
 
-_NUMBERS = ("_judged_iter", "_next_look", "_factor", "_extra_passes", "_evaluating")
+_NUMBERS = ("_judged_iter", "_looks", "_next_look", "_factor", "_extra_passes", "_evaluating")
 
 
 def _pack(loop: Loop) -> State:

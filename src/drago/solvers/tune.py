@@ -86,7 +86,7 @@ def tune(
         If every step size of the grid diverges.
     """
     check_problem(problem)
-    method = as_method(solver, problem)
+    method = as_method(solver)
     if "step_size" not in {field.name for field in fields(method)}:  # type: ignore[arg-type]
         raise ValueError(f"solver {method.name!r} has no step size to tune.")
     steps = [check_number("grid", step, low=0, open_low=True) for step in grid]
