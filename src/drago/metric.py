@@ -23,6 +23,8 @@ Matrix = npt.NDArray[np.float64]
 
 # Features up to which the full matrix is decomposed under "auto".
 FULL = 600
+# Entries of a sparse feature that tell its size.
+_SEEN = 100
 # A direction that no row of the subsample sees still needs a curvature.
 FLOOR = 1e-6
 
@@ -152,7 +154,11 @@ def make_metric(
         return Metric(np.full(d, mu if mu > 0 else 1.0), None, curvature)
     if kind == "auto":
         kind = "full" if d <= FULL and not is_box(problem) else "diagonal"
-    index = subsample(problem, max(2000, 20 * d) if kind == "full" else 2000)
+    size = max(2000, 20 * d) if kind == "full" else 2000
+    if problem.is_sparse and kind == "diagonal":
+        # So many that a feature is seen often enough.
+        size = max(size, int(_SEEN * problem.n_samples * d / max(problem.X.nnz, 1)))
+    index = subsample(problem, size)
     p = problem.p[index] / problem.p[index].sum()
     if kind == "diagonal":
         eigenvalues, basis = _mean_squares(problem, index, p, mean), None

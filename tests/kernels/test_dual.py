@@ -505,3 +505,15 @@ def test_extreme_scales(scale):
             by_u, by_p, _, q, _, _ = spectral_case(set_, scale * u, p, scale * c, divergence)
             twin = twins.worst_case(set_, by_u, scale * c, divergence, by_p)
             np.testing.assert_allclose(q, twin, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [1254, 1576, 1854])
+def test_kl_when_the_rows_above_fill_the_set_up_to_rounding(n):
+    """Their masses add up to a little more than the set allows: no scale of the others is right."""
+    p, u = np.full(n, 1.0 / n), 1e12 * np.arange(n)
+    uncertainty = drago.CVaR(0.5)
+    q, mirror = np.empty(n), np.empty(n)
+    uncertainty.oracle(p, "kl").solve_into(u, 1e-3, q, mirror)
+    assert uncertainty.violation(q, p) <= 1e-12
+    np.testing.assert_allclose(q[u > np.median(u)], 2.0 / n)
+    assert np.isfinite(mirror).all() and (np.diff(mirror) >= 0).all()

@@ -347,6 +347,12 @@ def capped_kl(u, p, c, cap, tau, q, log_ratio):
         ref = upper_quantile(u, p, 1.0 / cap) - c * log_cap if bounded else u.max()
         _kl_exponentials(u, c, ref, q)
         s = _kl_scale(q, p, cap)
+    if not s > 0.0:
+        # Rows far above the others fill the set up to rounding: nothing is left to share out.
+        tau = capped_vertex(u, p, cap, q)
+        for i in range(log_ratio.shape[0]):
+            log_ratio[i] = math.log(q[i] / p[i]) if q[i] > 0.0 else (u[i] - tau) / c
+        return tau
     for i in range(n):
         q[i] = p[i] * min(q[i] * s, cap)
     shift = math.log(s)
