@@ -832,3 +832,59 @@ def test_a_loss_that_breaks_in_the_course_of_a_solve_is_an_error():
     problem = drago.DROProblem(X, y, loss=breaks, uncertainty=drago.CVaR(0.3), shift_cost=0.1)
     with pytest.raises(NonFiniteLossError, match="'breaks'"):
         drago.solve(problem, tol=1e-12)
+
+
+# ----------------------------------------------------------------- products with large matrices
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_few_rows_of_a_large_matrix(order, dtype):
+    """As all of them; where rows lie in one piece, those without weight are not even visited."""
+    n, d = 70_001, 60
+    assert n * d > 2**22
+    rng = np.random.default_rng(11)
+    X = rng.standard_normal((n, d), dtype=np.float32)
+    given = np.asarray(X, dtype=dtype, order=order)
+    problem = build("squared", given, np.zeros(n))
+    poisoned = given.copy(order="K")
+    kept = rng.permutation(n)[:1003]
+    poisoned[np.setdiff1d(np.arange(n), kept)] = np.nan
+    poisoned = problem._replace(X=poisoned)
+    # How many there are is judged by every 61st, of which the last ones leave out all.
+    between = np.flatnonzero(np.arange(n) % 61)
+    for rows in (kept, kept[:4], kept[:1], kept[:0], between, np.arange(n)):
+        c = np.zeros((n, 1))
+        c[rows, 0] = rng.standard_normal(rows.size)
+        expected = X[rows].astype(np.float64).T @ c[rows]
+        found = problem.weighted_rows(c)
+        assert found.shape == (d, 1) and found.dtype == np.float64
+        scale = np.abs(c).sum()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * scale)
+        if order == "C" and rows.size < 2000:
+            np.testing.assert_array_equal(poisoned.weighted_rows(c), found)
+    # Of several columns, too.
+    c = np.zeros((n, 2))
+    c[kept] = rng.standard_normal((1003, 2))
+    expected = X[kept].astype(np.float64).T @ c[kept]
+    np.testing.assert_allclose(problem.weighted_rows(c), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("container", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("outputs", [1, K])
+def test_the_trivial_model_does_not_touch_the_features(container, dtype, outputs):
+    """NaN times 0 would be NaN."""
+    X, y, *_ = data("squared")
+    problem = build("squared", container(X.astype(dtype)), y)
+    nan = problem._replace(X=container(np.full((N, D), np.nan, dtype=dtype)))
+    b = np.arange(1.0, outputs + 1)
+    for given in (b, np.zeros(outputs)):
+        raw = nan.raw_prediction(np.zeros((D, outputs)), given)
+        assert raw.shape == (N, outputs) and raw.dtype == np.float64
+        np.testing.assert_array_equal(raw, np.broadcast_to(given, (N, outputs)))
+        raw[0] = 7.0  # it is the caller's own
+        np.testing.assert_array_equal(given, b if given is b else 0.0)
+    w = np.zeros((D, outputs))
+    w[1, -1] = 1e-300
+    assert np.isnan(nan.raw_prediction(w, b)).any()

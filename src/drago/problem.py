@@ -44,7 +44,7 @@ _CHUNK = 1 << 18
 # Share of the rows below which they are worth being picked out of a matrix that large, and how
 # many are looked at to tell.
 _FEW = 0.25
-_LARGE = 1 << 22
+LARGE = 1 << 22
 _STRIDE = 61
 # Share of the total weight below which a row counts as dropped: its inverse must be finite.
 _NEGLIGIBLE = 1e-200
@@ -315,7 +315,7 @@ class DROProblem:
 
     def _are_few(self, c: Matrix) -> bool:
         """Whether to pick out the rows with an entry in `c`; judged by some of them."""
-        if c.shape[1] > 1 or self.is_sparse or self.X.size < _LARGE:
+        if c.shape[1] > 1 or self.is_sparse or self.X.size < LARGE:
             return False
         some = c[::_STRIDE, 0]
         return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)

@@ -12,7 +12,7 @@ import drago
 import twins
 from drago.problem import NonFiniteLossError
 from drago.result import Record
-from drago.solvers import base
+from drago.solvers import base, warm_up
 from drago.solvers.base import Iterate, Loop, State, Stop
 
 LOSSES = ("squared", "huber", "logistic", "multinomial")
@@ -438,7 +438,7 @@ def test_clocks(monkeypatch):
 
     monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=clock))
     monkeypatch.setattr(base, "judge", slow_judge)
-    monkeypatch.setattr(base, "_COMPILED", set())
+    monkeypatch.setattr(warm_up, "_COMPILED", set())
     method = Ticking(clock, GradientDescent())
     result = quiet_solve(make(), method, max_iter=12, tol=0.0)
     assert method.runs == 2 and result.n_iter == 12
@@ -450,7 +450,7 @@ def test_clocks(monkeypatch):
 
 
 def test_compilation_happens_once_for_each_kind_of_problem(monkeypatch):
-    monkeypatch.setattr(base, "_COMPILED", set())
+    monkeypatch.setattr(warm_up, "_COMPILED", set())
     runs = []
 
     class Counting(GradientDescent):
@@ -465,7 +465,7 @@ def test_compilation_happens_once_for_each_kind_of_problem(monkeypatch):
 
 def test_inner_sets_of_grouped_sets_are_compiled_each(monkeypatch):
     """Grouped(CVaR) and Grouped(Extremile) run different kernels."""
-    monkeypatch.setattr(base, "_COMPILED", set())
+    monkeypatch.setattr(warm_up, "_COMPILED", set())
     runs = []
 
     class Counting(GradientDescent):

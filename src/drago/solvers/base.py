@@ -33,6 +33,7 @@ from drago.solvers.protocol import State as State
 from drago.solvers.protocol import Stop as Stop
 from drago.solvers.resume import Checkpoints
 from drago.solvers.threads import blas_threads
+from drago.solvers.warm_up import compile_for
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -510,24 +511,3 @@ _FIRST_CREDIT = 1.0
 _LARGE = 1 << 19
 # The share of the passes that may go into certificates on the way.
 _LOOKING = 0.1
-
-_COMPILED: set[tuple[Any, ...]] = set()
-
-
-def compile_for(problem: DROProblem, method: Method) -> None:
-    """Compile what a solve needs by solving a stand-in, so that the clocks leave it out."""
-    key = (
-        type(method),
-        type(problem.loss),
-        problem.uncertainty.kind,
-        problem.divergence.name,
-        problem.X.dtype,
-        problem.X.indices.dtype if problem.is_sparse else None,
-        problem.nu > 0,
-    )
-    if key in _COMPILED:
-        return
-    few = problem.stand_in()
-    Loop(few, tol=0.0, max_iter=2, quiet=True).run(method)
-    judge(few, few.evaluate(np.zeros((few.n_features, few.n_outputs)), np.zeros(few.n_outputs)))
-    _COMPILED.add(key)

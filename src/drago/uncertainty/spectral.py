@@ -151,12 +151,15 @@ class Spectrum(SpectralSet):
             )
 
     def _panel_sums(self) -> Vector:
-        """The integral of the density over each panel, by Gauss points."""
+        """The integral of the density over each panel, by Gauss points; the last one is kept."""
         assert self.density is not None
-        nodes, weights = np.polynomial.legendre.leggauss(4)
-        low = np.arange(self._PANELS)[:, None] / self._PANELS
-        values = np.asarray(self.density(low + 0.5 * (nodes + 1.0) / self._PANELS))
-        return values @ weights * (0.5 / self._PANELS)
+        if self.__dict__.get("_of_density") is not self.density:
+            nodes, weights = np.polynomial.legendre.leggauss(4)
+            low = np.arange(self._PANELS)[:, None] / self._PANELS
+            values = np.asarray(self.density(low + 0.5 * (nodes + 1.0) / self._PANELS))
+            self.__dict__["_of_density"] = self.density
+            self.__dict__["_of_sums"] = values @ weights * (0.5 / self._PANELS)
+        return self.__dict__["_of_sums"]
 
     def _integral(self, x: Vector) -> Vector:
         if self.integral is not None:

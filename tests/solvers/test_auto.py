@@ -1,0 +1,431 @@
+"""What "auto" takes for which problem, what it says, and what goes on where a method stalls."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+
+import cases
+import drago
+import reference
+from drago.problem import NonFiniteLossError
+from drago.solvers.auto import choose
+from drago.solvers.base import Diverged, Iterate, Loop
+
+LOSSES = ("squared", "huber", "logistic", "multinomial")
+IN_METRIC = drago.LBFGS(metric="auto", progressive=True, memory=40)
+
+
+def quadratic(y, raw):
+    """The squared loss, as a user's."""
+    return 0.5 * (raw - y) ** 2, raw - y
+
+
+def softmax(y, raw):
+    """Three classes, as a user's."""
+    p = np.exp(raw - raw.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    onehot = np.eye(3)[y.astype(int)]
+    return -np.log((p * onehot).sum(axis=1)), p - onehot
+
+
+softmax.n_outputs = 3
+
+
+class Own:
+    """CVaR, as a user's set."""
+
+    def worst_case(self, u, c, divergence, p):
+        return drago.CVaR(0.4).worst_case(u, c, divergence, p)
+
+    def q_max(self, p):
+        return drago.CVaR(0.4).q_max(p)
+
+
+def make(**settings):
+    if callable(settings.get("loss")):
+        loss = settings.pop("loss")
+        like = cases.make("multinomial" if loss is softmax else "squared", **settings)
+        return drago.DROProblem(
+            like.X,
+            like.y,
+            loss=loss,
+            uncertainty=like.uncertainty,
+            shift_cost=like.nu,
+            l2_reg=like.mu,
+            fit_intercept=like.fit_intercept,
+            constraint=like.constraint,
+        )
+    return cases.make(**settings)
+
+
+def names(problem):
+    method, others, _ = choose(problem)
+    return method.name, tuple(other.name for other in others)
+
+
+# ------------------------------------------------------------------------------- the choice
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, quadratic], ids=str)
+@pytest.mark.parametrize("uncertainty", [drago.CVaR(0.01), drago.Simplex(), drago.Extremile(2.0)])
+def test_a_ball_of_coefficients_takes_drago(loss, uncertainty):
+    problem = make(loss=loss, uncertainty=uncertainty, constraint=drago.L2Ball(0.7))
+    method, others, why = choose(problem)
+    assert method == drago.Drago() and others == ()
+    assert why == "auto took drago, for it stays in L2Ball(radius=0.7); "
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("constraint", [None, drago.Box(-1.0, 1.0), drago.NonNegative()])
+def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
+    """Up to two rows an unknown; with one row more it is L-BFGS in a metric."""
+    unknowns = 4 + fit_intercept
+    settings = {"loss": loss, "fit_intercept": fit_intercept, "constraint": constraint}
+    thin = make(n=20 * unknowns, uncertainty=drago.CVaR(0.1), **settings)
+    method, others, why = choose(thin)
+    assert method == drago.Newton() and others == (IN_METRIC,)
+    assert why == f"auto took newton, for a tail of {2 * unknowns} rows and {unknowns} unknowns; "
+    thick = make(n=20 * unknowns + 10, uncertainty=drago.CVaR(0.1), **settings)
+    method, others, why = choose(thick)
+    assert method == IN_METRIC
+    assert why == "auto took lbfgs in a metric; "
+
+
+def test_one_row_takes_all_of_a_simplex():
+    problem = make(n=5000, d=3, uncertainty=drago.Simplex())
+    method, others, why = choose(problem)
+    assert method == drago.Newton() and others == (IN_METRIC,)
+    assert why == "auto took newton, for a tail of 1 rows and 3 unknowns; "
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_many_unknowns_never_take_newton_first(fit_intercept):
+    """250 with the intercept are few."""
+    few = make(
+        n=20, d=250 - fit_intercept, uncertainty=drago.CVaR(0.5), fit_intercept=fit_intercept
+    )
+    assert choose(few)[0] == drago.Newton()
+    many = make(
+        n=20, d=251 - fit_intercept, uncertainty=drago.CVaR(0.5), fit_intercept=fit_intercept
+    )
+    assert choose(many)[0] == IN_METRIC
+
+
+@pytest.mark.parametrize(
+    "uncertainty",
+    [
+        drago.Extremile(50.0),
+        drago.ESRM(20.0),
+        drago.Chi2Ball(20.0),
+        drago.KLBall(2.0),
+        drago.Spectrum(integral=cases.kink),
+    ],
+    ids=repr,
+)
+def test_other_sets_take_lbfgs_in_a_metric(uncertainty):
+    """However few rows have most of the weight."""
+    for loss in LOSSES:
+        assert choose(make(loss=loss, uncertainty=uncertainty))[0] == IN_METRIC
+    grouped = make(uncertainty=drago.Grouped(drago.CVaR(0.01)), groups=np.arange(37) % 3)
+    assert choose(grouped)[0] == IN_METRIC
+
+
+@pytest.mark.parametrize("uncertainty", [drago.CVaR(0.01), drago.Simplex()])
+@pytest.mark.parametrize("loss", ["multinomial", softmax], ids=str)
+def test_several_outputs_never_take_newton_first(loss, uncertainty):
+    for fit_intercept in (False, True):
+        problem = make(loss=loss, uncertainty=uncertainty, fit_intercept=fit_intercept)
+        assert problem.n_outputs == 3
+        assert choose(problem)[0] == IN_METRIC
+
+
+@pytest.mark.parametrize("loss", [quadratic, softmax])
+@pytest.mark.parametrize("uncertainty", [drago.CVaR(0.01), drago.CVaR(0.9), drago.Simplex()])
+def test_a_users_loss_has_no_others(loss, uncertainty):
+    assert choose(make(loss=loss, uncertainty=uncertainty))[:2] == (IN_METRIC, ())
+
+
+def test_a_users_set_has_no_newton():
+    for loss in LOSSES:
+        method, others, _ = choose(make(loss=loss, uncertainty=Own()))
+        assert method == IN_METRIC and others == (drago.LBFGS(),)
+
+
+def test_newton_goes_on_where_its_steps_are_cheap():
+    assert names(make(n=300, d=5)) == ("lbfgs", ("newton", "lbfgs"))
+    rng = np.random.default_rng(0)
+    wide = drago.DROProblem(
+        sp.random_array((500, 900), density=0.01, rng=rng, format="csr"),
+        rng.standard_normal(500),
+        uncertainty=drago.CVaR(0.5),
+        shift_cost=0.1,
+    )
+    assert names(wide) == ("lbfgs", ("lbfgs",))
+
+
+def no_clock(*args):
+    raise AssertionError("the choice looks at the clock, or draws")
+
+
+def test_the_choice_is_made_by_the_problem_alone(monkeypatch):
+    """The same for an equal problem; no clock is read and nothing drawn."""
+    kinds = [
+        {"loss": loss, "uncertainty": uncertainty, "constraint": constraint, "n": n}
+        for loss in LOSSES
+        for uncertainty in (drago.CVaR(0.05), drago.CVaR(0.6), drago.KLBall(0.3))
+        for constraint in (None, drago.L2Ball(1.0), drago.NonNegative())
+        for n in (20, 500)
+    ]
+    first = [choose(make(**kind)) for kind in kinds]
+    problems = [make(**kind) for kind in kinds]
+    with monkeypatch.context() as patch:
+        for clock in ("perf_counter", "time", "monotonic", "process_time", "perf_counter_ns"):
+            patch.setattr(time, clock, no_clock)
+        patch.setattr(np.random, "default_rng", no_clock)
+        patch.setattr(random, "random", no_clock)
+        again = [choose(problem) for problem in problems]
+    assert again == first
+    assert len({method.name for method, _, _ in first}) == 3
+
+
+# --------------------------------------------------------------------------- what is said
+
+
+SAID = {
+    "drago": ({"constraint": drago.L2Ball(0.7)}, "auto took drago, for it stays in L2Ball"),
+    "newton": (
+        {"uncertainty": drago.Simplex()},
+        "auto took newton, for a tail of 1 rows and 4 unknowns; newton: optimal after ",
+    ),
+    "lbfgs": ({}, "auto took lbfgs in a metric; lbfgs: optimal after "),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_message_says_what_was_taken_and_why(name):
+    settings, said = SAID[name]
+    result = drago.solve(make(n=60, **settings))
+    assert result.status == "optimal" and result.solver == name
+    assert result.message.startswith(said)
+    assert f"; {name}: optimal after " in result.message
+    # A solver that was asked for needs no reason.
+    asked = drago.solve(make(n=60, **settings), name)
+    assert asked.message.startswith(f"{name}: ") and asked.solver == name
+
+
+def test_a_start_on_a_part_is_said():
+    problem = make(n=8000, d=3, fit_intercept=True)
+    result = drago.solve(problem, tol=1e-8)
+    assert result.status == "optimal"
+    assert "auto took lbfgs in a metric; lbfgs (started from 2000 of 8000 rows)" in result.message
+    assert drago.certify(problem, result.coef, result.intercept).rel_gap <= 1e-8
+
+
+# ------------------------------------------------------------------------------ answers
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_ball_is_certified(loss, fit_intercept):
+    problem = make(loss=loss, constraint=drago.L2Ball(0.4), fit_intercept=fit_intercept)
+    result = drago.solve(problem)
+    assert result.status == "optimal" and result.rel_gap <= 1e-4
+    assert np.linalg.norm(result.coef) <= 0.4 * (1 + 1e-12)
+    assert drago.certify(problem, result.coef, result.intercept).rel_gap <= 1.01e-4
+
+
+@pytest.mark.parametrize("thin", [False, True])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize(
+    ("constraint", "described"),
+    [(drago.Box(-0.2, 0.3), ("box", -0.2, 0.3)), (drago.NonNegative(), ("nonnegative",))],
+    ids=repr,
+)
+def test_boxes_against_cvxpy(loss, constraint, described, thin):
+    tail = 0.1 if thin else 0.9
+    problem = make(loss=loss, n=30, uncertainty=drago.CVaR(tail), constraint=constraint)
+    assert choose(problem)[0].name == ("newton" if thin else "lbfgs")
+    result = drago.solve(problem, tol=1e-8)
+    assert result.status == "optimal" and result.rel_gap <= 1e-8
+    optimum, w, _ = reference.solve_problem(
+        problem.X, problem.y, loss, ("cvar", tail), "chi2", 0.2, 0.1, None, False, described
+    )
+    assert result.primal == pytest.approx(optimum, rel=1e-6)
+    assert result.coef == pytest.approx(w, abs=2e-3)
+    assert problem.constraint.contains(problem.to_internal(result.coef)[0])
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize(
+    "constraint", [None, drago.Box(-0.2, 0.3), drago.NonNegative(), drago.L2Ball(0.4)], ids=repr
+)
+def test_a_users_loss_is_solved_as_the_built_in_one(constraint, fit_intercept):
+    settings = {"constraint": constraint, "fit_intercept": fit_intercept}
+    own = drago.solve(make(loss=quadratic, **settings), tol=1e-6)
+    built_in = drago.solve(make(loss="squared", **settings), tol=1e-9)
+    assert own.status == "optimal"
+    assert abs(own.primal - built_in.primal) <= own.gap + built_in.gap
+    assert np.linalg.norm(own.coef - built_in.coef) <= 1e-2
+
+
+@pytest.mark.parametrize("constraint", [None, drago.Box(-0.2, 0.3), drago.L2Ball(0.4)], ids=repr)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_users_set_is_solved_as_the_built_in_one(loss, constraint):
+    own = drago.solve(make(loss=loss, uncertainty=Own(), constraint=constraint), tol=1e-6)
+    built_in = drago.solve(make(loss=loss, constraint=constraint), tol=1e-9)
+    assert own.status == "optimal"
+    assert abs(own.primal - built_in.primal) <= own.gap + built_in.gap
+    assert np.linalg.norm(own.coef - built_in.coef) <= 1e-2
+
+
+@pytest.mark.parametrize("tail", [0.1, 0.5])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weight_k_is_k_copies(loss, tail):
+    problem = make(loss=loss, n=40, fit_intercept=True)
+    k = np.random.default_rng(1).integers(1, 4, 40)
+    settings = {
+        "loss": loss,
+        "uncertainty": drago.CVaR(tail),
+        "shift_cost": 0.2,
+        "l2_reg": 0.1,
+        "fit_intercept": True,
+    }
+    weighted = drago.DROProblem(problem.X, problem.y, sample_weight=k, **settings)
+    copied = drago.DROProblem(np.repeat(problem.X, k, 0), np.repeat(problem.y, k), **settings)
+    first, second = (drago.solve(each, tol=1e-10) for each in (weighted, copied))
+    for result in (first, second):
+        assert result.status == "optimal" and result.message.startswith("auto took ")
+    assert first.primal == pytest.approx(second.primal, rel=1e-9)
+    assert first.coef == pytest.approx(second.coef, abs=1e-7)
+    assert first.intercept == pytest.approx(second.intercept, abs=1e-7)
+
+
+# ------------------------------------------------------------------------------ the fallback
+
+
+class Stub:
+    """A method that makes a few steps downhill, and then does as it is told."""
+
+    name = "stub"
+
+    def __init__(self, end, steps=0, name="stub"):
+        self.end, self.steps, self.name, self.reached = end, steps, name, None
+
+    def check(self, problem):
+        pass
+
+    def run(self, problem, loop):
+        (w, b), oracle = loop.start, problem.dual_oracle()
+        for k in range(1, self.steps + 1):
+            ev = problem.evaluate(w, b)
+            weighted = oracle.weights(ev.losses, problem.nu)[:, None] * ev.dlosses
+            w = w - 0.1 * (problem.weighted_rows(weighted) + problem.mu * w)
+            loop.observe(Iterate(w, b, k, float(k), k * problem.n_samples))
+            self.reached = w
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+
+class Refuses(Stub):
+    def check(self, problem):
+        raise ValueError("not for me.")
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_another_method_goes_on_where_one_gives_up(loss, steps):
+    problem = make(loss=loss)
+    loop = Loop(problem, tol=1e-8, others=(drago.LBFGS(),), why="because; ")
+    result = loop.run(Stub("the dog ate it", steps))
+    assert result.status == "optimal" and result.rel_gap <= 1e-8
+    assert result.solver == "stub"
+    assert result.message.startswith(f"because; stub (finished by lbfgs from iteration {steps} on)")
+    assert result.n_iter > steps and result.n_passes > steps
+    alone = drago.solve(problem, drago.LBFGS(), tol=1e-8)
+    assert abs(result.primal - alone.primal) <= result.gap + alone.gap
+
+
+def test_no_other_method_is_asked_where_one_is_done():
+    problem = make()
+    other = Stub("never asked", 1)
+    result = Loop(problem, tol=1e-6, others=(other,)).run(drago.LBFGS())
+    assert result.status == "optimal" and "finished by" not in result.message
+    assert other.reached is None
+    # Nor where it ended by giving up at a point that turns out to be good enough.
+    result = Loop(problem, tol=0.9, others=(other,)).run(Stub("that will do", 40))
+    assert result.status == "optimal" and other.reached is None
+
+
+@pytest.mark.parametrize(
+    "error", [NonFiniteLossError("the loss is NaN on row 3"), Diverged("far away")], ids=repr
+)
+@pytest.mark.parametrize("steps", [0, 5])
+def test_another_method_that_breaks_does_not_hide_the_answer(error, steps):
+    problem, first = make(), Stub("the dog ate it", 20)
+    broken = Stub(error, steps, "broken")
+    loop = Loop(problem, tol=1e-12, others=(broken,))
+    with pytest.warns(ConvergenceWarning, match="no further progress.*the dog ate it"):
+        result = loop.run(first)
+    assert result.status == "stalled" and result.solver == "stub"
+    best = first.reached if steps == 0 else broken.reached
+    np.testing.assert_array_equal(result.coef, best[:, 0])
+    assert result.primal == pytest.approx(problem.objective(result.coef), rel=1e-14)
+    assert np.isfinite(result.gap)
+    # The one after it has its turn nevertheless.
+    others = (Stub(error, steps, "broken"), drago.LBFGS())
+    result = Loop(problem, tol=1e-8, others=others).run(Stub("the dog ate it", 20))
+    assert result.status == "optimal"
+    assert (
+        f"finished by broken from iteration 20 on, finished by lbfgs from iteration {20 + steps}"
+        in (result.message)
+    )
+
+
+def test_another_method_that_refuses_the_problem_is_passed_over():
+    problem = make()
+    others = (Refuses("never run", 1, "refuses"), drago.LBFGS())
+    result = Loop(problem, tol=1e-8, others=others).run(Stub("the dog ate it", 2))
+    assert result.status == "optimal"
+    assert "finished by lbfgs" in result.message and "refuses" not in result.message
+
+
+def breaks(y, raw):
+    """The squared loss, where raw predictions are small."""
+    losses, slopes = quadratic(y, raw)
+    return np.where(np.abs(raw) > 0.5, np.nan, losses), slopes
+
+
+def test_a_users_loss_that_breaks_is_not_hidden():
+    """It has no others, and its error is the caller's to see."""
+    with pytest.raises(NonFiniteLossError, match="'breaks'"):
+        drago.solve(make(loss=breaks), tol=1e-8)
+
+
+def poisson(y, raw):
+    """No number where the rate 1 + raw is not positive."""
+    rate = np.where(raw > -1.0, 1.0 + raw, np.nan)
+    return rate - y * np.log(rate), 1.0 - y / rate
+
+
+def test_a_users_loss_with_a_border_is_solved_where_the_optimum_lies_inside():
+    """Steps that cross the border are cut, and nothing is said of it."""
+    rng = np.random.default_rng(2)
+    X = rng.uniform(0.0, 5.0, (40, 3))
+    y = rng.poisson(0.05 + X @ np.array([0.0, 0.02, 0.5])).astype(float)
+    problem = drago.DROProblem(
+        X, y, loss=poisson, uncertainty=drago.CVaR(0.7), shift_cost=0.5, l2_reg=1e-2
+    )
+    result = drago.solve(problem, tol=1e-6)
+    assert result.status == "optimal"
+    # No point near it is better.
+    for step in rng.standard_normal((50, 3)):
+        for size in (1e-2, 1e-3):
+            nearby = result.coef + size * step
+            if (X @ nearby > -1.0).all():
+                assert problem.objective(nearby) >= result.dual
