@@ -54,7 +54,7 @@ BASELINES = ("gd", "agog", "sgd", "lsvrg", "prospect")
 ROUNDS, MOST_ROUNDS = 3, 10
 SHORT, LONG, FAR = 0.3, 3.0, 3.0
 # A solve may take --patience times the best one's time, within these limits in seconds.
-FAST_LIMITS = (2.0, 60.0)
+FAST_LIMITS = (0.5, 60.0)
 BASELINE_LIMITS = (0.3, 20.0)
 # Unknowns beyond which a single Newton step takes seconds, and minutes soon.
 MOST_UNKNOWNS = 1500

@@ -416,13 +416,18 @@ def poisson(y, raw):
 def test_a_users_loss_with_a_border_is_solved_where_the_optimum_lies_inside():
     """Steps that cross the border are cut, and nothing is said of it."""
     rng = np.random.default_rng(2)
-    X = rng.uniform(0.0, 5.0, (40, 3))
-    y = rng.poisson(0.05 + X @ np.array([0.0, 0.02, 0.5])).astype(float)
+    X, y = rng.uniform(0.0, 2.0, (40, 3)), rng.uniform(0.02, 0.3, 40)
+    crossed = []
+
+    def watched(y, raw):
+        crossed.append((raw <= -1.0).any())
+        return poisson(y, raw)
+
     problem = drago.DROProblem(
-        X, y, loss=poisson, uncertainty=drago.CVaR(0.7), shift_cost=0.5, l2_reg=1e-2
+        X, y, loss=watched, uncertainty=drago.CVaR(0.7), shift_cost=0.5, l2_reg=1e-2
     )
     result = drago.solve(problem, tol=1e-6)
-    assert result.status == "optimal"
+    assert result.status == "optimal" and any(crossed)
     # No point near it is better.
     for step in rng.standard_normal((50, 3)):
         for size in (1e-2, 1e-3):

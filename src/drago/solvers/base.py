@@ -398,7 +398,8 @@ class Loop:
                     why = method.resume(self.problem, self, saved)  # type: ignore[attr-defined]
                 else:
                     start_on_a_part(self, method)
-                    why = method.run(self.problem, self)
+                    with suppress(*((NonFiniteLossError, Diverged) if self._others else ())):
+                        why = method.run(self.problem, self)
                     for other in self._others:
                         self._judge_last()
                         if self._certified():

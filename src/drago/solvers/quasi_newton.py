@@ -23,6 +23,8 @@ _FLAT = 0.6
 # Differences of the objective below this share of it are rounding.
 _ROUNDING = 1e-14
 _TRIALS = 25
+# Trials in which the bracket has to shrink to a fifth.
+_SLOW = 2
 # The first trial is not to change any coordinate by more than the method can take back.
 _LONGEST = 1e10
 
@@ -80,47 +82,52 @@ class Line:
     def search(self, t: float) -> Along | None:
         """A length that meets the conditions of Wolfe, from a first guess; None if none is found.
 
-        The slope rises with t, so a point is short or long by its sign; between the two the next
-        guess is where a straight line of slopes is 0.
+        The slope rises with t, so a point is short or long by its sign, and the answer between.
         """
         origin = self.origin
         level = origin.value + _ROUNDING * abs(origin.value)
-        short, long_, repeated = origin, None, 0
+        short, long_ = origin, None
         best: Along | None = None
+        widths: list[float] = []
         for _ in range(_TRIALS):
             here = self.at(t)
             fallen = here.value <= origin.value + _FALL * t * origin.slope
             if fallen or (here.value <= level and here.slope <= -0.8 * origin.slope):
                 if abs(here.slope) <= -_FLAT * origin.slope:
                     return here
-                if best is None or here.value < best.value:
+                if here.value < (origin if best is None else best).value:
                     best = here
             if here.slope < 0 and here.value <= level:
-                short, repeated = here, min(repeated, 0) - 1
+                short = here
             else:
-                long_, repeated = here, max(repeated, 0) + 1
-            t = _between(short, long_, repeated)
+                long_ = here
+            if long_ is None:
+                t = 4.0 * short.t
+            else:
+                widths.append(long_.t - short.t)
+                t = _between(short, long_, widths)
             if not t < _LONGEST or t <= short.t:
                 break
         return best
 
 
-def _between(short: Along, long_: Along | None, repeated: int) -> float:
-    """Where the slope may be 0: beyond the short end, or between the ends.
+def _between(short: Along, long_: Along, widths: list[float]) -> float:
+    """A guess between two ends; `widths` are those of the brackets so far.
 
-    `repeated` counts how often the same end moved, the short one with a minus: a straight line is
-    no good guess then, and the other end has to move.
+    First where a straight line of slopes is 0, which is right for a parabola, next where the two
+    tangents meet, which is right for a kink, and the middle where neither narrows the bracket.
     """
-    if long_ is None:
-        return 4.0 * short.t
+    width = long_.t - short.t
     share = 0.1
-    if np.isfinite(long_.slope) and long_.slope > 0:
-        share = short.slope / (short.slope - long_.slope)
-    if repeated > 1:
-        share *= 0.3 ** (repeated - 1)
-    elif repeated < -1:
-        share = 1.0 - (1.0 - share) * 0.3 ** (-repeated - 1)
-    return short.t + (long_.t - short.t) * min(max(share, 0.01), 0.99)
+    if np.isfinite(long_.value) and long_.slope > 0:
+        if len(widths) % 2:
+            share = short.slope / (short.slope - long_.slope)
+        else:
+            rise = long_.value - short.value
+            share = (long_.slope * width - rise) / ((long_.slope - short.slope) * width)
+    if len(widths) > _SLOW and widths[-1] > 0.2 * widths[-1 - _SLOW]:
+        share = 0.5
+    return short.t + width * min(max(share, 0.02), 0.98)
 
 
 class Memory:
