@@ -12,7 +12,7 @@ from drago.bounds import (
     multinomial_hessian,
     multinomial_unknowns,
 )
-from drago.losses import Multinomial
+from drago.losses import Logistic, Multinomial
 from drago.metric import FLOOR, FULL, Metric, is_box, subsample
 from drago.problem import DROProblem, Evaluation
 from drago.uncertainty import DualOracle, Response
@@ -96,6 +96,10 @@ def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) 
 # Rows that a metric is taken from: so many, so many a feature.
 _LEAST = 2000
 _ROWS = 600
+# Rows that the weights are worth, 1 / sum q^2, for each feature; with fewer it would be noise. A
+# logistic loss has curvature here and none there, so that even a noisy picture of it helps.
+_EFFECTIVE = 60
+_EFFECTIVE_LOGISTIC = 15
 # By how much the shift cost is raised for a metric, in units of what an error of P allows.
 _RAISED = 100.0
 
@@ -107,7 +111,7 @@ def hessian_metric(
 
     The shift cost is raised, for the kinks of P between here and the optimum are not where these
     rows see them. Also the centre of the features for which the intercept does not interfere. None
-    where there is more than one output, or too many features.
+    where there is more than one output, too many features, or too few rows of weight.
     """
     usable = problem.n_outputs == 1 and problem.n_features <= FULL and has_curvature_bound(problem)
     if not usable or is_box(problem) or problem.uncertainty.is_users:
@@ -117,6 +121,9 @@ def hessian_metric(
     spread = problem.divergence.value(oracle.weights(ev.losses, problem.nu), problem.p)
     raised = problem._replace(nu=problem.nu + _RAISED * error / max(spread, 1e-6))
     q = oracle.weights(ev.losses, raised.nu)
+    needed = _EFFECTIVE_LOGISTIC if isinstance(problem.loss, Logistic) else _EFFECTIVE
+    if 1.0 / float(np.dot(q, q)) < needed * problem.n_features:
+        return None
     H = hessian(raised, ev, q, oracle)
     if H is None:
         return None

@@ -29,9 +29,9 @@ class LBFGS:
     """Settings of the L-BFGS method.
 
     ``P(w) = max over q of L(w, q)`` has the gradient ``sum_i q_i grad l_i(w) + mu w`` at the exact
-    weights ``q`` (Danskin), and is smooth for shift_cost > 0. For shift_cost = 0 it is not: then
-    ``P`` is replaced by smoothed versions with a falling shift cost, each started at the last
-    one's answer, until the certificate of the problem itself is small enough.
+    weights ``q`` (Danskin), and is smooth for shift_cost > 0 and in balls. For shift_cost = 0 it
+    is not elsewhere: then ``P`` is replaced by smoothed versions with a falling shift cost, each
+    started at the last one's answer, until the certificate of the problem itself is small enough.
 
     Parameters
     ----------
@@ -76,6 +76,8 @@ class LBFGS:
         run = (_LinearRun if in_metric else _Run)(problem, loop, self)
         if problem.nu > 0 or problem.kappa_q <= 1:
             return run.minimise(problem.nu, 0.0)
+        if problem.uncertainty.own_divergence is not None:
+            run.minimise(0.0, 0.0)  # a ball has no corners, but for those of the simplex
         why = ""
         scale = abs(problem.reference[0]) + np.finfo(float).tiny
         for error in scale * 10.0 ** -np.arange(1.0, 13.0):
