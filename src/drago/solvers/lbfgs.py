@@ -80,7 +80,7 @@ class LBFGS:
             run.minimise(0.0, 0.0)  # a ball has no corners, but for those of the simplex
         why = ""
         scale = abs(problem.reference[0]) + np.finfo(float).tiny
-        for error in scale * 10.0 ** -np.arange(1.0, 13.0):
+        for error in scale * 10.0 ** -np.append([2.0], np.arange(4.0, 13.0)):
             why = run.minimise(problem.smoothing(error), 0.1 * error)
             run.end_stage()
         return why
