@@ -184,6 +184,10 @@ def _gram(problem: DROProblem, index: npt.NDArray[np.int64], weight: Vector) -> 
 
 
 def _heaviest(weight: Vector, size: int) -> npt.NDArray[np.int64]:
+    """Rows of the greatest weight; where more of them weigh about the same, some of these."""
+    about_equal = np.flatnonzero(weight > 0.5 * weight.max())
+    if about_equal.size > size:
+        return about_equal[np.arange(size, dtype=np.int64) * about_equal.size // size]
     index = np.flatnonzero(weight > 0)
     if index.size > size:
         index = index[np.argpartition(-weight[index], size)[:size]]
