@@ -437,3 +437,17 @@ def test_a_users_loss_with_a_border_is_solved_where_the_optimum_lies_inside():
             nearby = result.coef + size * step
             if (X @ nearby > -1.0).all():
                 assert problem.objective(nearby) >= result.dual
+
+
+@pytest.mark.parametrize("scale, name", [(1.0, "plain"), (30.0, "metric")])
+def test_without_a_shift_cost_it_depends_on_the_features(scale, name):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 4)) * [1.0, 1.0, 1.0, scale]
+    problem = drago.DROProblem(X, X.sum(axis=1), uncertainty=drago.CVaR(0.5), shift_cost=0.0)
+    method, others, why = choose(problem)
+    assert method.metric == ("euclidean" if name == "plain" else "auto")
+    assert ("well-conditioned" in why) == (name == "plain")
+    assert others
+    assert drago.solve(problem, tol=1e-6).status == "optimal"
+    ball = drago.DROProblem(X, X.sum(axis=1), uncertainty=drago.Chi2Ball(1.0), shift_cost=0.0)
+    assert choose(ball)[0].metric == "auto"

@@ -11,6 +11,7 @@ import numpy as np
 from drago._validation import check_integer, check_number, check_option, shown
 from drago.bounds import order
 from drago.losses import UserLoss
+from drago.metric import make_metric
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
 from drago.solvers.base import Loop, Method, Start, State
@@ -32,6 +33,8 @@ _BY_NAME: dict[str, Any] = {
 # tail holds fewer rows than so many times the unknowns, and these are few.
 _THIN = 2.0
 _FEW_UNKNOWNS = 250
+# The metric's greatest and least curvature, where it is of no use.
+_WELL_CONDITIONED = 5.0
 _IN_METRIC = LBFGS(metric="auto", progressive=True, memory=40)
 
 
@@ -41,6 +44,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     - an `L2Ball`: DRAGO, which alone knows how to stay in one at a good pace;
     - one output, at most 250 unknowns, and a tail (of `CVaR` or `Simplex`) of fewer rows than twice
       the unknowns: Newton steps, for the objective has a kink wherever a row enters the tail;
+    - no shift cost, a set with corners, and well-conditioned features: plain L-BFGS, for it goes
+      through smoothed problems, and a metric gains nothing there;
     - everything else: L-BFGS in a metric, started on a part of the rows where there are many.
     """
     if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
@@ -51,6 +56,11 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         if rows <= _THIN * unknowns:
             why = f"auto took newton, for a tail of {rows:.0f} rows and {unknowns} unknowns; "
             return Newton(), (_IN_METRIC,), why
+    if problem.nu == 0 and problem.uncertainty.own_divergence is None:
+        curvature = make_metric(problem, "auto").eigenvalues
+        if curvature.max() <= _WELL_CONDITIONED * curvature.min():
+            why = "auto took lbfgs, for a shift cost of 0 and well-conditioned features; "
+            return LBFGS(), (_IN_METRIC,), why
     others: tuple[Method, ...] = ()
     if not isinstance(problem.loss, UserLoss):  # another try would call it where it may not like it
         others = (Newton(), LBFGS()) if Newton.is_affordable(problem) else (LBFGS(),)
