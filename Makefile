@@ -7,7 +7,10 @@ BIN := $(VENV)/bin
 # The stamp files say which extras are installed for which pyproject.toml.
 STAMP := $(VENV)/.stamp
 
-.PHONY: demo test test-slow test-all lint format bench clean
+# What drago is compared with has an environment of its own.
+PEERS := .venv-peers
+
+.PHONY: demo test test-slow test-all lint format bench bench-peers clean
 
 demo: $(STAMP)-core
 	$(BIN)/python examples/demo.py
@@ -32,6 +35,9 @@ format: $(STAMP)-lint
 bench: $(STAMP)-core
 	$(BIN)/python benchmarks/bench_dual.py
 
+bench-peers: $(PEERS)/.stamp
+	$(PEERS)/bin/python benchmarks/bench_peers.py dro mean --solvers auto lbfgs
+
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -50,3 +56,11 @@ $(STAMP)-test: pyproject.toml | $(BIN)/python
 $(STAMP)-lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[lint]"
 	touch $@ $(STAMP)-core
+
+# Both in one environment, so that they run in one process. `dro` without what it depends on: that
+# is gigabytes (torch, torchvision, xgboost), of which its linear models use CVXPY alone.
+$(PEERS)/.stamp: pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --editable . "cvxpy>=1.5" clarabel
+	$(PEERS)/bin/python -m pip install --quiet --no-deps dro==0.4.3
+	touch $@

@@ -83,7 +83,7 @@ def test_a_ball_of_coefficients_takes_drago(loss, uncertainty):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("constraint", [None, drago.Box(-1.0, 1.0), drago.NonNegative()])
 def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
-    """Up to two rows an unknown; with one row more it is L-BFGS in a metric."""
+    """From 0.4 to 2 rows an unknown; with one more or less it is L-BFGS in a metric."""
     unknowns = 4 + fit_intercept
     settings = {"loss": loss, "fit_intercept": fit_intercept, "constraint": constraint}
     thin = make(n=20 * unknowns, uncertainty=drago.CVaR(0.1), **settings)
@@ -93,25 +93,20 @@ def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
     thick = make(n=20 * unknowns + 10, uncertainty=drago.CVaR(0.1), **settings)
     method, others, why = choose(thick)
     assert method == IN_METRIC
-    assert why == "auto took lbfgs in a metric, the fastest unless a tail is thin; "
-
-
-def test_one_row_takes_all_of_a_simplex():
-    problem = make(n=5000, d=3, uncertainty=drago.Simplex())
-    method, others, why = choose(problem)
-    assert method == drago.Newton() and others == (IN_METRIC,)
-    assert why == "auto took newton, for a tail of 1 rows and 3 unknowns; "
+    assert why == "auto took lbfgs in a metric, the fastest on most problems; "
+    scarce = make(n=30, uncertainty=drago.CVaR(0.03), **settings)
+    assert choose(scarce)[0] == IN_METRIC
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_many_unknowns_never_take_newton_first(fit_intercept):
     """250 with the intercept are few."""
     few = make(
-        n=20, d=250 - fit_intercept, uncertainty=drago.CVaR(0.5), fit_intercept=fit_intercept
+        n=240, d=250 - fit_intercept, uncertainty=drago.CVaR(0.5), fit_intercept=fit_intercept
     )
     assert choose(few)[0] == drago.Newton()
     many = make(
-        n=20, d=251 - fit_intercept, uncertainty=drago.CVaR(0.5), fit_intercept=fit_intercept
+        n=240, d=251 - fit_intercept, uncertainty=drago.CVaR(0.5), fit_intercept=fit_intercept
     )
     assert choose(many)[0] == IN_METRIC
 
@@ -141,7 +136,28 @@ def test_several_outputs_never_take_newton_first(loss, uncertainty):
     for fit_intercept in (False, True):
         problem = make(loss=loss, uncertainty=uncertainty, fit_intercept=fit_intercept)
         assert problem.n_outputs == 3
-        assert choose(problem)[0] == IN_METRIC
+        assert choose(problem)[0].name == "lbfgs"
+
+
+@pytest.mark.parametrize("l2_reg, n, metric", [(0.01, 100, "euclidean"), (0.01, 130, "auto"),
+                                               (0.2, 100, "auto")])  # fmt: skip
+def test_several_outputs_and_few_rows_take_plain_lbfgs(l2_reg, n, metric):
+    """Fewer than 10 rows for each of the 12 coefficients, and little l2_reg."""
+    assert choose(make(loss="multinomial", n=n, l2_reg=l2_reg))[0].metric == metric
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+def test_well_conditioned_features_take_plain_lbfgs(loss):
+    """Where there are many rows, few features and constant curvature."""
+    constant = loss != "logistic"
+    many = make(loss=loss, n=5000)
+    assert choose(many)[0].metric == ("euclidean" if constant else "auto")
+    assert choose(make(loss=loss, n=4999))[0].metric == "auto"
+    wide = make(loss=loss, n=5000, d=101)
+    assert choose(wide)[0].metric == "auto"
+    X = many.X * [1.0, 1.0, 1.0, 4.0]
+    scaled = drago.DROProblem(X, many.y, loss=loss, uncertainty=drago.CVaR(0.4), shift_cost=0.2)
+    assert choose(scaled)[0].metric == "auto"
 
 
 @pytest.mark.parametrize("loss", [quadratic, softmax])
@@ -177,7 +193,7 @@ def test_the_choice_is_made_by_the_problem_alone(monkeypatch):
     kinds = [
         {"loss": loss, "uncertainty": uncertainty, "constraint": constraint, "n": n}
         for loss in LOSSES
-        for uncertainty in (drago.CVaR(0.05), drago.CVaR(0.6), drago.KLBall(0.3))
+        for uncertainty in (drago.CVaR(0.15), drago.CVaR(0.6), drago.KLBall(0.3))
         for constraint in (None, drago.L2Ball(1.0), drago.NonNegative())
         for n in (20, 500)
     ]
@@ -199,12 +215,12 @@ def test_the_choice_is_made_by_the_problem_alone(monkeypatch):
 SAID = {
     "drago": ({"constraint": drago.L2Ball(0.7)}, "auto took drago, for it stays in L2Ball"),
     "newton": (
-        {"uncertainty": drago.Simplex()},
-        "auto took newton, for a tail of 1 rows and 4 unknowns; newton: optimal after ",
+        {"uncertainty": drago.CVaR(0.1)},
+        "auto took newton, for a tail of 6 rows and 4 unknowns; newton: optimal after ",
     ),
     "lbfgs": (
         {},
-        "auto took lbfgs in a metric, the fastest unless a tail is thin; lbfgs: optimal after ",
+        "auto took lbfgs in a metric, the fastest on most problems; lbfgs: optimal after ",
     ),
 }
 
@@ -222,10 +238,10 @@ def test_the_message_says_what_was_taken_and_why(name):
 
 
 def test_a_start_on_a_part_is_said():
-    problem = make(n=8000, d=3, fit_intercept=True)
+    problem = make(loss="logistic", n=8000, d=3, fit_intercept=True)
     result = drago.solve(problem, tol=1e-8)
     assert result.status == "optimal"
-    assert "thin; lbfgs (started from 2000 of 8000 rows)" in result.message
+    assert "problems; lbfgs (started from 2000 of 8000 rows)" in result.message
     assert drago.certify(problem, result.coef, result.intercept).rel_gap <= 1e-8
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from drago._validation import check_integer, check_number, check_option, shown
 from drago.bounds import order
-from drago.losses import UserLoss
+from drago.losses import Huber, Squared, UserLoss
 from drago.metric import make_metric
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
@@ -21,7 +20,7 @@ from drago.solvers.full_batch import AGOG, GradientDescent
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 from drago.solvers.resume import Checkpoints
-from drago.uncertainty import CVaR, Simplex
+from drago.uncertainty import CVaR
 
 _BY_NAME: dict[str, Any] = {
     settings.name: settings
@@ -30,56 +29,81 @@ _BY_NAME: dict[str, Any] = {
 
 
 # The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where the
-# tail holds fewer rows than so many times the unknowns, and these are few.
-_THIN = 2.0
+# tail holds about as many rows as there are unknowns, and these are few.
+_THIN = (0.4, 2.0)
 _FEW_UNKNOWNS = 250
-# The metric's greatest and least curvature, where it is of no use.
+# A metric is of no use where its greatest and least curvature differ by no more than this; looked
+# for on data where a look costs little.
 _WELL_CONDITIONED = 5.0
+_MANY_ROWS = 5000
+_FEW_FEATURES = 100
+# Nor with several outputs and fewer rows than this many times the unknowns, for little l2_reg.
+_ROWS_PER_UNKNOWN = 10
+_LITTLE = 0.1
 _IN_METRIC = LBFGS(metric="auto", progressive=True, memory=40)
 
 
 def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     """What "auto" takes for a problem, what goes on where that stalls, and why.
 
-    - an `L2Ball`: DRAGO, which alone knows how to stay in one at a good pace;
-    - one output, at most 250 unknowns, and a tail (of `CVaR` or `Simplex`) of fewer rows than twice
-      the unknowns: Newton steps, for the objective has a kink wherever a row enters the tail;
-    - no shift cost, a set with corners, and well-conditioned features: plain L-BFGS, for it goes
-      through smoothed problems, and a metric gains nothing there;
-    - everything else: L-BFGS in a metric, started on a part of the rows where there are many.
+    1. In an `L2Ball`, DRAGO.
+    2. With one output, at most 250 unknowns, and between 0.4 and 2 times as many rows in the tail
+       of a `CVaR`, Newton steps: the objective has a kink wherever a row enters the tail.
+    3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
+       100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
+       several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
+    4. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
     """
     if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
         return Drago(), (), f"auto took drago, for it stays in {problem.constraint!r}; "
     unknowns = order(problem)
-    if problem.n_outputs == 1 and unknowns <= _FEW_UNKNOWNS and _is_allowed(Newton(), problem):
-        rows = _rows_in_tail(problem)
-        if rows <= _THIN * unknowns:
-            why = f"auto took newton, for a tail of {rows:.0f} rows and {unknowns} unknowns; "
-            return Newton(), (_IN_METRIC,), why
-    if problem.nu == 0 and problem.uncertainty.own_divergence is None:
-        curvature = make_metric(problem, "auto").eigenvalues
-        if curvature.max() <= _WELL_CONDITIONED * curvature.min():
-            why = "auto took lbfgs, for a shift cost of 0 and well-conditioned features; "
-            return LBFGS(), (_IN_METRIC,), why
+    rows = _rows_in_tail(problem)
+    if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns and _is_for_newton(problem):
+        why = f"auto took newton, for a tail of {rows:.0f} rows and {unknowns} unknowns; "
+        return Newton(), (_IN_METRIC,), why
+    # Another try would call a user's loss where it may not like it.
+    users = isinstance(problem.loss, UserLoss)
+    if _is_well_conditioned(problem):
+        why = "auto took lbfgs, for well-conditioned features; "
+        return LBFGS(), () if users else (_IN_METRIC,), why
+    few = problem.n_samples < _ROWS_PER_UNKNOWN * problem.n_features * problem.n_outputs
+    if problem.n_outputs > 1 and few and problem.mu < _LITTLE:
+        why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
+        return LBFGS(), () if users else (_IN_METRIC,), why
     others: tuple[Method, ...] = ()
-    if not isinstance(problem.loss, UserLoss):  # another try would call it where it may not like it
+    if not users:
         others = (Newton(), LBFGS()) if Newton.is_affordable(problem) else (LBFGS(),)
-    return _IN_METRIC, others, "auto took lbfgs in a metric, the fastest unless a tail is thin; "
+    return _IN_METRIC, others, "auto took lbfgs in a metric, the fastest on most problems; "
 
 
-def _is_allowed(method: Method, problem: DROProblem) -> bool:
+def _rows_in_tail(problem: DROProblem) -> float:
+    """How many rows share the weight at least; infinite for a set without a tail."""
+    if not isinstance(problem.uncertainty, CVaR):
+        return math.inf
+    return problem.n_samples * float(problem.uncertainty.tail_fraction)
+
+
+def _is_for_newton(problem: DROProblem) -> bool:
+    """Whether its steps are possible and cheap."""
+    if problem.n_outputs > 1 or order(problem) > _FEW_UNKNOWNS:
+        return False
     try:
-        method.check(problem)
+        Newton().check(problem)
     except ValueError:
         return False
     return True
 
 
-def _rows_in_tail(problem: DROProblem) -> float:
-    """How many rows share the weight at least, where the set is a capped simplex."""
-    if isinstance(problem.uncertainty, CVaR):
-        return problem.n_samples * float(problem.uncertainty.tail_fraction)
-    return 1.0 if isinstance(problem.uncertainty, Simplex) else np.inf
+def _is_well_conditioned(problem: DROProblem) -> bool:
+    """Whether the features are, where that decides."""
+    if problem.n_outputs > 1 or problem.n_features > _FEW_FEATURES:
+        return False
+    constant = isinstance(problem.loss, (Squared, Huber)) and problem.n_samples >= _MANY_ROWS
+    corners = problem.nu == 0 and problem.uncertainty.own_divergence is None
+    if not (constant or corners):
+        return False
+    curvature = make_metric(problem._replace(mu=0.0), "auto").eigenvalues
+    return bool(curvature.max() <= _WELL_CONDITIONED * curvature.min())
 
 
 def as_method(solver: Any) -> Method:
