@@ -70,7 +70,7 @@ def names(problem):
 # ------------------------------------------------------------------------------- the choice
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, quadratic], ids=str)
+@pytest.mark.parametrize("loss", [*LOSSES, quadratic])
 @pytest.mark.parametrize("uncertainty", [drago.CVaR(0.01), drago.Simplex(), drago.Extremile(2.0)])
 def test_a_ball_of_coefficients_takes_drago(loss, uncertainty):
     problem = make(loss=loss, uncertainty=uncertainty, constraint=drago.L2Ball(0.7))
@@ -120,7 +120,6 @@ def test_many_unknowns_never_take_newton_first(fit_intercept):
         drago.KLBall(2.0),
         drago.Spectrum(integral=cases.kink),
     ],
-    ids=repr,
 )
 def test_other_sets_take_lbfgs_in_a_metric(uncertainty):
     """However few rows have most of the weight."""
@@ -131,7 +130,7 @@ def test_other_sets_take_lbfgs_in_a_metric(uncertainty):
 
 
 @pytest.mark.parametrize("uncertainty", [drago.CVaR(0.01), drago.Simplex()])
-@pytest.mark.parametrize("loss", ["multinomial", softmax], ids=str)
+@pytest.mark.parametrize("loss", ["multinomial", softmax])
 def test_several_outputs_never_take_newton_first(loss, uncertainty):
     for fit_intercept in (False, True):
         problem = make(loss=loss, uncertainty=uncertainty, fit_intercept=fit_intercept)
@@ -263,7 +262,6 @@ def test_a_ball_is_certified(loss, fit_intercept):
 @pytest.mark.parametrize(
     ("constraint", "described"),
     [(drago.Box(-0.2, 0.3), ("box", -0.2, 0.3)), (drago.NonNegative(), ("nonnegative",))],
-    ids=repr,
 )
 def test_boxes_against_cvxpy(loss, constraint, described, thin):
     tail = 0.1 if thin else 0.9
