@@ -6,9 +6,23 @@ import scipy.sparse as sp
 
 import cases
 import drago
-from drago import bounds
+from drago import bounds, newton
 from drago.metric import FLOOR, FULL
 from drago.newton import _RAISED, hessian_metric
+
+
+@pytest.fixture(autouse=True)
+def from_few_rows(request, monkeypatch):
+    """However few rows carry weight: the formula is what is looked at here."""
+    if "as_it_is" not in request.fixturenames:
+        monkeypatch.setattr(newton, "_EFFECTIVE", 0)
+        monkeypatch.setattr(newton, "_EFFECTIVE_LOGISTIC", 0)
+
+
+@pytest.fixture
+def as_it_is():
+    """Without the above."""
+
 
 N, D = 60, 4
 LOSSES = ("squared", "huber", "logistic")
@@ -259,3 +273,12 @@ class Own:
 def test_none_for_a_set_of_ones_own():
     problem, w, b = draw(uncertainty=Own())
     assert hessian_metric(problem, w, b, error=0.0) is None
+
+
+@pytest.mark.parametrize(("loss", "rows"), [("squared", 60), ("logistic", 15)])
+def test_none_where_few_rows_carry_weight(loss, rows, as_it_is):
+    """With CVaR(0.5) and a tiny shift cost about half of them do."""
+    for n in (rows, 4 * rows * D):
+        problem = cases.make(loss, n=n, d=D, uncertainty=drago.CVaR(0.5), shift_cost=1e-6)
+        found = hessian_metric(problem, np.zeros((D, 1)), np.zeros(1), error=0.0)
+        assert (found is None) == (n == rows)
