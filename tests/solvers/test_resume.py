@@ -208,7 +208,7 @@ def test_killed_twenty_times_in_a_row(name, tmp_path):
     # It never lost what it had saved, and the kills came at all stages.
     assert reached == sorted(reached)
     assert len(set(reached)) >= 6
-    assert reached[-1] - reached[0] >= 0.15 * report["n_iter"]
+    assert reached[-1] - reached[0] >= 0.05 * report["n_iter"]
 
 
 # -------------------------------------------------------------------------- resumption, in here
