@@ -34,7 +34,7 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
 import lagged_baseline as lagged  # noqa: E402
 import numpy as np  # noqa: E402
 import scipy.sparse  # noqa: E402
-from tables import Table, write_csv  # noqa: E402
+from tables import Table, Tables, make_tables, parser_of  # noqa: E402
 
 import drago  # noqa: E402
 from drago.datasets import load, make_synthetic  # noqa: E402
@@ -729,7 +729,7 @@ def best_step(problem: drago.DROProblem, change: dict[str, Any], limit: float) -
 
 # -------------------------------------------------------------------------------------- main
 
-TABLES: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
+TABLES: Tables = {
     "grid": grid,
     "paper": paper,
     "conditioned": conditioned,
@@ -742,23 +742,10 @@ TABLES: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("tables", nargs="+", choices=TABLES, metavar="TABLE")
-    parser.add_argument("--csv", metavar="FOLDER", help="write TABLE.csv there")
-    parser.add_argument("--quick", action="store_true", help="smaller or fewer problems")
+    parser = parser_of(__doc__, TABLES)
     parser.add_argument("--data", nargs="+", choices=DATA, metavar="NAME", help="of grid, paper")
     parser.add_argument("--time-limit", type=float, help="seconds a solve, where there is a limit")
-    options = parser.parse_args()
-    if options.csv is not None:
-        Path(options.csv).mkdir(parents=True, exist_ok=True)
-    for name in options.tables:
-        make = TABLES[name]
-        assert make.__doc__ is not None
-        print(f"\n{name}: {make.__doc__.splitlines()[0]}\n", flush=True)
-        table = make(options)
-        write_csv(None if options.csv is None else f"{options.csv}/{name}.csv", table)
+    make_tables(TABLES, parser.parse_args())
 
 
 if __name__ == "__main__":

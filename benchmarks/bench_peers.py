@@ -23,7 +23,6 @@ import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -31,7 +30,7 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 from bench_drago import MOST_ROUNDS, certified, in_turn, solve  # noqa: E402
-from tables import Table, write_csv  # noqa: E402
+from tables import Table, Tables, make_tables, parser_of  # noqa: E402
 
 import drago  # noqa: E402
 from drago.datasets import make_synthetic  # noqa: E402
@@ -370,19 +369,14 @@ def dro(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 # -------------------------------------------------------------------------------------- main
 
-TABLES: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
+TABLES: Tables = {
     "mean": mean,
     "dro": dro,
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("tables", nargs="+", choices=TABLES, metavar="TABLE")
-    parser.add_argument("--csv", metavar="FOLDER", help="write TABLE.csv there")
-    parser.add_argument("--quick", action="store_true", help="smaller problems")
+    parser = parser_of(__doc__, TABLES)
     parser.add_argument(
         "--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS), metavar="NAME"
     )
@@ -395,14 +389,7 @@ def main() -> None:
     options = parser.parse_args()
     options.clock = time.process_time if options.cpu else time.perf_counter
     warnings.simplefilter("ignore")
-    if options.csv is not None:
-        Path(options.csv).mkdir(parents=True, exist_ok=True)
-    for name in options.tables:
-        make = TABLES[name]
-        assert make.__doc__ is not None
-        print(f"\n{name}: {make.__doc__.splitlines()[0]}\n", flush=True)
-        table = make(options)
-        write_csv(None if options.csv is None else f"{options.csv}/{name}.csv", table)
+    make_tables(TABLES, options)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+Tables = dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]]
+
+
+def parser_of(doc: str | None, tables: Tables) -> argparse.ArgumentParser:
+    """The options that every command with several tables has."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", nargs="+", choices=tables, metavar="TABLE")
+    parser.add_argument("--csv", metavar="FOLDER", help="write TABLE.csv there")
+    parser.add_argument("--quick", action="store_true", help="smaller or fewer problems")
+    return parser
+
+
+def make_tables(tables: Tables, options: argparse.Namespace) -> None:
+    """Make and print what was asked for, and write it where that was asked for too."""
+    if options.csv is not None:
+        Path(options.csv).mkdir(parents=True, exist_ok=True)
+    for name in options.tables:
+        make = tables[name]
+        assert make.__doc__ is not None
+        print(f"\n{name}: {make.__doc__.splitlines()[0]}\n", flush=True)
+        table = make(options)
+        write_csv(None if options.csv is None else f"{options.csv}/{name}.csv", table)
 
 
 def write_csv(path: str | None, table: list[dict[str, Any]]) -> None:

@@ -179,7 +179,7 @@ def test_slope_along_a_line(loss, fit_intercept):
     w, dw = rng.normal(size=(2, problem.n_features, problem.n_outputs))
     b, db = rng.normal(size=(2, problem.n_outputs)) * fit_intercept
     start = problem.evaluate(w, b)
-    line = Line(problem, problem.dual_oracle(), problem.nu, start, 0.0, 0.0, dw, db)
+    line = Line(problem, problem.dual_oracle(), start, 0.0, 0.0, dw, db)
     for t in (0.0, 0.7, 3.0):
         here = line.at(t)
         coef = problem.to_public(w + t * dw, b + t * db)

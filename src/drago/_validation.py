@@ -214,3 +214,15 @@ def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
             "convert them to strings."
         ) from error
     return codes.astype(np.int64).reshape(-1)
+
+
+def locked(array: Any) -> Any:
+    """A read-only view, so that a problem cannot change behind a solver's back."""
+    if not isinstance(array, np.ndarray):
+        parts = tuple(locked(part) for part in (array.data, array.indices, array.indptr))
+        view = type(array)(parts, shape=array.shape, copy=False)
+        view.has_canonical_format = True  # checked at the door
+        return view
+    array = array.view()
+    array.flags.writeable = False
+    return array

@@ -430,6 +430,20 @@ class _Search:
             g = self._gradient(ev, q)
 
 
+def uncertified(problem: DROProblem, primal: float) -> Certificate:
+    """What is known of a point whose objective alone was computed."""
+    return Certificate(
+        primal=primal,
+        dual=-np.inf,
+        gap=np.inf,
+        rel_gap=np.inf,
+        dual_weights=problem.p,
+        bound="none",
+        restricted_to=None,
+        reference=problem.reference[0],
+    )
+
+
 def _nonnegative(value: float, scale: float) -> float:
     """`value`, which mathematics says is not negative, without its rounding."""
     if value < -1e-8 * (scale + 1e-300):
@@ -443,12 +457,14 @@ def _nonnegative(value: float, scale: float) -> float:
 def relative(gap: float, primal: float, reference: float) -> float:
     """``gap / (P_0 - dual)``, with the rounding of ``P_0`` as the least denominator.
 
-    The floor matters only where the trivial model is optimal: ``P_0 - dual`` is the gap then.
+    The floor matters only where the trivial model is optimal: ``P_0 - dual`` is the gap then, and
+    an objective above ``P_0`` by rounding counts as equal to it.
     """
     if not np.isfinite(gap):
         return np.inf
-    span = reference - (primal - gap)
     size = max(abs(reference), np.finfo(float).tiny)
+    above = primal - reference
+    span = gap if 0.0 < above <= 4.0 * np.finfo(float).eps * size else gap - above
     if span <= _ROUNDING * size and gap <= np.finfo(float).eps * size:
         return 0.0
     return gap / max(span, _ROUNDING * size)

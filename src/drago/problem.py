@@ -26,6 +26,7 @@ from drago._validation import (
     check_number,
     check_sample_weight,
     check_vector,
+    locked,
     numeric,
     shown,
 )
@@ -141,8 +142,8 @@ class DROProblem:
             if not kept.all():
                 X, y, p = X[kept], y[kept], p[kept]
                 groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
-        self.X, self.y, self.p = _locked(X), _locked(y), _locked(p)
-        self.groups = None if groups is None else _locked(groups)
+        self.X, self.y, self.p = locked(X), locked(y), locked(p)
+        self.groups = None if groups is None else locked(groups)
         self.n_outputs = self.loss.n_outputs(y)
         if isinstance(self.loss, (Logistic, Multinomial)) and np.unique(y).size < 2:
             raise ValueError(
@@ -444,25 +445,15 @@ class DROProblem:
 
     def _replace(self, **changes: Any) -> DROProblem:
         other = object.__new__(DROProblem)
-        kept = [
-            "X",
-            "y",
-            "p",
-            "groups",
-            "loss",
-            "n_outputs",
-            "fit_intercept",
-            "constraint",
-            "uncertainty",
-            "divergence",
-            "mu",
-            "nu",
-        ]
+        kept = (
+            "X", "y", "p", "groups", "loss", "n_outputs", "fit_intercept", "constraint",
+            "uncertainty", "divergence", "mu", "nu",
+        )  # fmt: skip
         other.__dict__.update({key: self.__dict__.get(key) for key in kept})
         # Locked like the original: to Numba a read-only array is another type, compiled anew.
         for key, value in changes.items():
             array = isinstance(value, np.ndarray) or key == "X"
-            other.__dict__[key] = _locked(value) if array else value
+            other.__dict__[key] = locked(value) if array else value
         other.__dict__["_frozen"] = True
         return other
 
@@ -488,18 +479,6 @@ class DROProblem:
             n_outputs=1 if isinstance(self.loss, UserLoss) else k,
             uncertainty=CVaR(1.0) if self.uncertainty.is_users else self.uncertainty,
         )
-
-
-def _locked(array: Any) -> Any:
-    """A read-only view, so that the problem cannot change behind a solver's back."""
-    if not isinstance(array, np.ndarray):
-        parts = tuple(_locked(part) for part in (array.data, array.indices, array.indptr))
-        view = type(array)(parts, shape=array.shape, copy=False)
-        view.has_canonical_format = True  # checked at the door
-        return view
-    array = array.view()
-    array.flags.writeable = False
-    return array
 
 
 def check_problem(problem: Any) -> DROProblem:

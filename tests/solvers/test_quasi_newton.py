@@ -140,7 +140,7 @@ def make_line(problem, w, b, dw, db):
     value, slope = value_and_slope(problem, w, b, dw, db)
     assert slope < 0
     start = problem.evaluate(w, b)
-    return Line(problem, problem.dual_oracle(), problem.nu, start, value, slope, dw, db)
+    return Line(problem, problem.dual_oracle(), start, value, slope, dw, db)
 
 
 def draw_line(problem, rng, size):
@@ -205,18 +205,6 @@ def test_a_point_that_meets_the_conditions_is_taken_at_once():
     again = make_line(problem, line.start.w, line.start.b, line.dw, line.db)
     assert again.search(t).t == t
     assert again.n_trials == 1
-
-
-def test_the_shift_cost_of_a_line_is_its_own():
-    """For a problem without one, P is smoothed."""
-    problem = cases.make("squared", shift_cost=0.0, fit_intercept=True)
-    smoothed = problem._replace(nu=0.3)
-    other = draw_line(smoothed, np.random.default_rng(6), 1.0)
-    at_start = (other.origin.value, other.origin.slope)
-    line = Line(problem, problem.dual_oracle(), 0.3, other.start, *at_start, other.dw, other.db)
-    found, expected = line.search(1.0), other.search(1.0)
-    assert found.t == expected.t
-    check_wolfe(other, found)
 
 
 def test_an_optimum_next_to_a_kink_at_the_start():
@@ -285,7 +273,7 @@ def test_a_line_that_only_rises_leads_nowhere():
     line = draw_line(problem, np.random.default_rng(8), 1.0)
     value, slope = line.origin.value, line.origin.slope
     uphill = (-line.dw, -line.db)
-    wrong = Line(problem, line.oracle, problem.nu, line.start, value, slope, *uphill)
+    wrong = Line(problem, line.oracle, line.start, value, slope, *uphill)
     found = wrong.search(1.0)
     assert found is None or (found.value <= value and found.t < 1e-12)
     assert wrong.n_trials <= 25

@@ -164,11 +164,15 @@ def survive(name, folder):
             answer.write_bytes(pickle.dumps(outcome(result)))
             os._exit(0)
         if len(reached) < KILLS:
-            # Most of them not before they have saved something, so that they get on.
-            while len(reached) % 5 and age(path) == before and ended == (0, 0):
-                time.sleep(1e-3)
+            # Most of them not before they have saved a few times, so that they get on however
+            # busy the machine is.
+            left = rng.integers(1, 6) if len(reached) % 5 else 0
+            while left and ended == (0, 0):
+                now = age(path)
+                left, before = left - (now != before), now
+                time.sleep(1e-4)
                 ended = os.waitpid(child, os.WNOHANG)
-            # All of them together take about half of a solve.
+            # And then at any moment.
             time.sleep(rng.uniform(0.0, 2.0) * took / 45)
             if ended == (0, 0):
                 os.kill(child, signal.SIGKILL)
@@ -208,7 +212,7 @@ def test_killed_twenty_times_in_a_row(name, tmp_path):
     # It never lost what it had saved, and the kills came at all stages.
     assert reached == sorted(reached)
     assert len(set(reached)) >= 6
-    assert reached[-1] - reached[0] >= 0.05 * report["n_iter"]
+    assert reached[-1] - reached[0] >= 0.15 * report["n_iter"]
 
 
 # -------------------------------------------------------------------------- resumption, in here

@@ -56,7 +56,7 @@ def check_sound(problem, result):
     assert np.isfinite(result.dual_weights).all()
     for value in (result.primal, result.gap, result.rel_gap, result.dual):
         assert np.isfinite(value)
-    assert result.gap >= 0 and result.rel_gap <= 1.0 + 1e-5
+    assert result.gap >= 0 and result.rel_gap <= 1.0 + 1e-6
     assert problem.constraint.contains(problem.to_internal(result.coef, result.intercept)[0])
     P0 = problem.reference[0]
     assert result.primal <= P0 + 1e-15 * abs(P0)

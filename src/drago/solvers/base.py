@@ -7,7 +7,6 @@ A method moves; everything else happens here. It calls `Loop.observe` after each
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,13 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.certificate import AMPLE, Certificate, judge, relative
+from drago.certificate import AMPLE, Certificate, judge, relative, uncertified
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
 from drago.metric import FLOOR, Metric, make_metric
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import History, Record, SolverResult, Status
-from drago.solvers.messages import sentence
+from drago.solvers.blocks import SMALL
+from drago.solvers.messages import sentence, warn
 from drago.solvers.progressive import start_on_a_part
 from drago.solvers.protocol import Diverged as Diverged
 from drago.solvers.protocol import Enough as Enough
@@ -124,9 +124,8 @@ class Loop:
                 n_oracle_calls=iterate.n_oracle_calls + n_calls,
             )
         if not self.problem.constraint.contains(iterate.w):
-            iterate = replace(
-                iterate, w=self.problem.constraint.project(iterate.w), evaluation=None
-            )
+            inside = self.problem.constraint.project(iterate.w)
+            iterate = replace(iterate, w=inside, evaluation=None)
         if self._last is None and self._start is not None:
             self._enter_start(iterate)
         self._last = iterate
@@ -183,12 +182,9 @@ class Loop:
             method.check(self.problem)
         except ValueError as error:
             return str(error)
-        if self._last is not None:
-            self._before = (
-                self._last.n_iter,
-                self._last.n_passes,
-                self._last.n_oracle_calls,
-            )
+        last = self._last
+        if last is not None:
+            self._before = (last.n_iter, last.n_passes, last.n_oracle_calls)
         self._notes.append(f"finished by {method.name} from iteration {self._before[0]} on")
         self._start = Start(*self.best_point(), metric=self.metric)
         self._factor = 1.0
@@ -281,7 +277,7 @@ class Loop:
 
     @property
     def _is_first_look(self) -> bool:
-        return self._looks == 0 and self.problem.X.size > _LARGE
+        return self._looks == 0 and self.problem.X.size > SMALL
 
     def _judge(self, iterate: Iterate, credit: float) -> None:
         began = time.perf_counter()
@@ -398,14 +394,7 @@ class Loop:
                     why = method.resume(self.problem, self, saved)  # type: ignore[attr-defined]
                 else:
                     start_on_a_part(self, method)
-                    with suppress(*((NonFiniteLossError, Diverged) if self._others else ())):
-                        why = method.run(self.problem, self)
-                    for other in self._others:
-                        self._judge_last()
-                        if self._certified():
-                            break
-                        with suppress(NonFiniteLossError, Diverged):
-                            why = self.hand_over(other)
+                    why = self._run_in_turn(method)
             except Stop:
                 pass
             except KeyboardInterrupt:
@@ -422,9 +411,24 @@ class Loop:
                 self._judge_last()
         return self._result(method, why)
 
+    def _run_in_turn(self, method: Method) -> str:
+        """Let it run, and others go on from its best point where it gives up."""
+        if not self._others:
+            return method.run(self.problem, self)
+        why = ""
+        with suppress(NonFiniteLossError, Diverged):
+            why = method.run(self.problem, self)
+        for other in self._others:
+            self._judge_last()
+            if self._certified():
+                break
+            with suppress(NonFiniteLossError, Diverged):
+                why = self.hand_over(other)
+        return why
+
     def _enter_reference(self) -> None:
         """The trivial model is the first candidate: nothing worse is ever returned."""
-        unknown = self._uncertified(self.problem.reference[0])
+        unknown = uncertified(self.problem, self.problem.reference[0])
         self._best = self._best_dual = (unknown, *self._trivial)
 
     def _enter_start(self, iterate: Iterate) -> None:
@@ -432,19 +436,8 @@ class Loop:
         problem, ev = self.problem, iterate.evaluation
         if ev is not None:
             q = self.oracle.weights(ev.losses, problem.nu)
-            self._keep(self._uncertified(problem.primal(ev.w, ev.losses, q)), ev.w, ev.b)
-
-    def _uncertified(self, primal: float) -> Certificate:
-        return Certificate(
-            primal=primal,
-            dual=-np.inf,
-            gap=np.inf,
-            rel_gap=np.inf,
-            dual_weights=self.problem.p,
-            bound="none",
-            restricted_to=None,
-            reference=self.problem.reference[0],
-        )
+            primal = problem.primal(ev.w, ev.losses, q)
+            self._keep(uncertified(problem, primal), ev.w, ev.b)
 
     def _judge_last(self) -> None:
         if self._best is None:
@@ -474,7 +467,7 @@ class Loop:
         dual_coef, dual_intercept = self.problem.to_public(dual_w, dual_b)
         message = sentence(self, method, rel_gap, n_iter, dual, why)
         if self.status is not Status.OPTIMAL and not self.quiet:
-            _warn(message)
+            warn(message)
         elapsed = self.elapsed
         return SolverResult(
             coef=coef,
@@ -499,16 +492,9 @@ class Loop:
         )
 
 
-def _warn(message: str) -> None:
-    from sklearn.exceptions import ConvergenceWarning
-
-    warnings.warn(message, ConvergenceWarning, stacklevel=5)
-
-
 # What each certificate may spend, come what may: without it one could not tell success.
 _LEAST_CREDIT = 4.0
-# What the first one may spend on large data, of more entries than this.
+# What the first one may spend on large data.
 _FIRST_CREDIT = 1.0
-_LARGE = 1 << 19
 # The share of the passes that may go into certificates on the way.
 _LOOKING = 0.1

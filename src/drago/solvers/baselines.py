@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_integer, check_number, check_option
+from drago.bounds import gradient
 from drago.constraints import Everything
 from drago.losses import UserLoss
 from drago.problem import DROProblem, NonFiniteLossError
@@ -331,8 +332,8 @@ class _LSVRGRun(_Run):
         problem = self.problem
         ev = problem.evaluate(*self.point())
         q = self.oracle.weights(ev.losses, problem.nu)
-        weighted = q[:, None] * ev.dlosses
-        g, g_b = self.flat(problem.weighted_rows(weighted)), weighted.sum(axis=0)
+        found = gradient(problem, ev, q)
+        g, g_b = self.flat(found.w), found.b
         merit = self.merit(g, g_b)
         self.visits += self.n
         self.n_calls += self.n

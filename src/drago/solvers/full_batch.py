@@ -206,11 +206,14 @@ class _Optimistic:
         self.n_iter, self.n_calls = 0, 0
         self.lipschitz = 0.0
 
-    def _field(self, w: Matrix, q: Vector) -> _Field:
+    def _field(self, w: Matrix, q: Vector | None) -> _Field:
+        """The coupling's gradients at a point; at its exact weights where none are given."""
         problem = self.problem
         ev = problem.evaluate(w, np.zeros(problem.n_outputs))
         self.n_calls += 1
-        return _Field(w, q, ev, problem.weighted_rows(q[:, None] * ev.dlosses))
+        if q is None:
+            q = self.exact.weights(ev.losses, problem.nu)
+        return _Field(w, q, ev, gradient(problem, ev, q).w)
 
     def _step(
         self, w: Matrix, q: Vector, at: _Field, w_md: Matrix, q_md: Vector, eta: float
@@ -233,12 +236,7 @@ class _Optimistic:
         return float(np.sqrt(changed / moved)) if moved > 0 else 0.0
 
     def run(self) -> str:
-        problem = self.problem
-        w, b = self.loop.start
-        ev = problem.evaluate(w, b)
-        q = self.loop.start_weights
-        here = self._field(w, self.exact.weights(ev.losses, problem.nu) if q is None else q)
-        self.n_calls = 1
+        here = self._field(self.loop.start[0], self.loop.start_weights)
         gap = self._observe(here, here.evaluation)
         stuck = 0
         while stuck < _IDLE:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
+from drago.bounds import gradient
 from drago.metric import Metric, is_box
 from drago.newton import hessian_metric
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
@@ -211,23 +212,21 @@ class _Run:
         self.n_calls += 1
         self.passes += 1.0
         q = self.oracle.weights(ev.losses, nu)
-        penalty = nu * problem.divergence.value(q, problem.p) if nu > 0 else 0.0
-        value = float(np.dot(q, ev.losses) - penalty + 0.5 * problem.mu * np.vdot(w, w))
+        value = problem._replace(nu=nu).primal(w, ev.losses, q)
         slope = self._slope(ev, q)
         return _Trial(value, slope, ev, q, self._estimate(x, slope, low, high))
 
     def _slope(self, ev: Evaluation, q: Vector) -> Vector:
         """The gradient of ``P`` in the unknowns; half a pass."""
         problem = self.problem
-        weighted = q[:, None] * ev.dlosses
-        total = weighted.sum(axis=0)
-        slope = problem.weighted_rows(weighted) + problem.mu * ev.w
+        g = gradient(problem, ev, q)
+        slope = g.w + problem.mu * ev.w
         if problem.fit_intercept:
-            slope -= np.outer(self.mean, total)
+            slope -= np.outer(self.mean, g.b)
         if self.metric is not None:
             slope = self.scale * self.metric.rotate(slope)
         flat = slope.reshape(-1)
-        return np.append(flat, self.along * total) if problem.fit_intercept else flat
+        return np.append(flat, self.along * g.b) if problem.fit_intercept else flat
 
     def _estimate(self, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
         """``||grad P||^2 / (2 mu)``, or half its square in the metric, where it may move."""
@@ -274,6 +273,7 @@ class _LinearRun(_Run):
     """The same in a metric, with searches along lines that cost no visit to the data."""
 
     def minimise(self, nu: float, accuracy: float) -> str:
+        problem = self.problem._replace(nu=nu)
         low, high = (np.full(self.x.size, side) for side in (-np.inf, np.inf))
         here = self._evaluate(self.x, nu, low, high)
         if self.n_iter == 0:
@@ -286,7 +286,7 @@ class _LinearRun(_Run):
             if falling < 0:
                 start, value = here.evaluation, here.value
                 step = self._unpack(dx)
-                line = Line(self.problem, self.oracle, nu, start, value, falling, *step)
+                line = Line(problem, self.oracle, start, value, falling, *step)
                 found = line.search(1.0)
                 self.passes += 0.5
                 self.n_calls += line.n_trials
@@ -299,7 +299,7 @@ class _LinearRun(_Run):
             ev, q = found.evaluation, found.q
             self.n_iter += 1
             if self.n_iter % _FRESH == 0:
-                ev = self.problem.evaluate(ev.w, ev.b)
+                ev = problem.evaluate(ev.w, ev.b)
                 self.passes += 0.5
             self.passes += 0.5
             self.x = self.x + found.t * dx

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +47,13 @@ def sentence(
         head + f"no further progress after {n_iter} iterations{detail}, {reached}"
         f"{_trivial_note(loop)}; raise tol, l2_reg or shift_cost, or scale the features."
     )
+
+
+def warn(message: str) -> None:
+    """Say it to the caller of `solve`."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
 
 def _trivial_note(loop: Loop) -> str:

@@ -41,20 +41,19 @@ class Along:
 
 
 class Line:
-    """``P`` along ``w + t dw, b + t db`` with the shift cost `nu`; convex in t."""
+    """``P`` along ``w + t dw, b + t db``, from where it has a value and a slope; convex in t."""
 
     def __init__(
         self,
         problem: DROProblem,
         oracle: DualOracle,
-        nu: float,
         start: Evaluation,
         value: float,
         slope: float,
         dw: Matrix,
         db: Vector,
     ) -> None:
-        self.problem, self.oracle, self.nu, self.start = problem, oracle, nu, start
+        self.problem, self.oracle, self.start = problem, oracle, start
         self.dw, self.db = dw, db
         self.draw = problem.raw_prediction(dw, db)
         self.n_trials = 0
@@ -72,9 +71,8 @@ class Line:
         except NonFiniteLossError as error:
             self.error = error
             return Along(t, np.inf, np.inf, None, None)
-        q = self.oracle.weights(ev.losses, self.nu)
-        penalty = self.nu * problem.divergence.value(q, problem.p) if self.nu > 0 else 0.0
-        value = float(np.dot(q, ev.losses) - penalty + 0.5 * problem.mu * np.vdot(ev.w, ev.w))
+        q = self.oracle.weights(ev.losses, problem.nu)
+        value = problem.primal(ev.w, ev.losses, q)
         weighted = float(np.einsum("i,ic,ic->", q, ev.dlosses, self.draw))
         slope = weighted + problem.mu * float(np.vdot(ev.w, self.dw))
         return Along(t, value, slope, ev, q)
