@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from drago.constraints import NonNegative as NonNegative
     from drago.divergences import KL as KL
     from drago.divergences import Chi2 as Chi2
+    from drago.estimators import DROClassifier as DROClassifier
+    from drago.estimators import DRORegressor as DRORegressor
     from drago.losses import Huber as Huber
     from drago.losses import Logistic as Logistic
     from drago.losses import Multinomial as Multinomial
@@ -58,6 +60,8 @@ _HOME = {
     "NonNegative": "constraints",
     "Chi2": "divergences",
     "KL": "divergences",
+    "DROClassifier": "estimators",
+    "DRORegressor": "estimators",
     "Squared": "losses",
     "Huber": "losses",
     "Logistic": "losses",

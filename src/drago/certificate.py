@@ -56,8 +56,8 @@ _APPROACHES = 3
 _CANCELLED = 1e-15
 # Rows at a time where a vector of temporary values would be as long as the data.
 _CHUNK = 1 << 16
-# Relative rounding of P_0, a sum over the rows.
-_ROUNDING = 1e-12
+# Relative rounding of P_0: a sum over the rows, at an intercept that was solved for.
+_ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,10 @@ class _Search:
             self._try_curvature(q, g, tried)
 
     def _has_hope(self, part: float) -> bool:
-        """Whether the target, or at least the best gap, could be reached with this part of it."""
-        aim = max(self.target, 0.5 * relative(self.gap, self.primal, self.reference))
-        return relative(part, self.primal, self.reference) <= aim
+        """Whether the target, or half the best gap, could be reached with this part of it."""
+        if part <= 0.5 * self.gap:
+            return True
+        return relative(part, self.primal, self.reference) <= self.target
 
     def result(self) -> Certificate:
         restricted_to = None
@@ -455,16 +456,16 @@ def _nonnegative(value: float, scale: float) -> float:
 
 
 def relative(gap: float, primal: float, reference: float) -> float:
-    """``gap / (P_0 - dual)``, with the rounding of ``P_0`` as the least denominator.
+    """``gap / (P_0 - dual)``.
 
-    The floor matters only where the trivial model is optimal: ``P_0 - dual`` is the gap then, and
-    an objective above ``P_0`` by rounding counts as equal to it.
+    Where ``P_0 - dual`` is no more than rounding, the trivial model is optimal, and this is 0. An
+    objective above ``P_0`` by rounding counts as equal to it.
     """
     if not np.isfinite(gap):
         return np.inf
     size = max(abs(reference), np.finfo(float).tiny)
     above = primal - reference
     span = gap if 0.0 < above <= 4.0 * np.finfo(float).eps * size else gap - above
-    if span <= _ROUNDING * size and gap <= np.finfo(float).eps * size:
+    if span <= _ROUNDING * size and gap <= span:
         return 0.0
     return gap / max(span, _ROUNDING * size)

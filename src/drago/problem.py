@@ -110,6 +110,7 @@ class DROProblem:
     X: Any
     y: Array
     p: Vector
+    _kept: Array | None = None  # which of the given rows have weight, where some have none
 
     def __init__(
         self,
@@ -140,6 +141,7 @@ class DROProblem:
             p = p / p.sum()
             kept = p > _NEGLIGIBLE
             if not kept.all():
+                self._kept = kept
                 X, y, p = X[kept], y[kept], p[kept]
                 groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
         self.X, self.y, self.p = locked(X), locked(y), locked(p)
@@ -221,9 +223,8 @@ class DROProblem:
             block = self.X[rows]
             if self.is_sparse:
                 block = block.astype(np.float64)
-                square[rows] = np.asarray(block.multiply(block).sum(axis=1), dtype=float).reshape(
-                    -1
-                )
+                sums = block.multiply(block).sum(axis=1)
+                square[rows] = np.asarray(sums, dtype=float).reshape(-1)
             else:
                 block = block.astype(np.float64, copy=False)
                 square[rows] = np.einsum("ij,ij->i", block, block)
@@ -379,6 +380,14 @@ class DROProblem:
         """``argmax over q in Q of sum_i q_i losses_i - nu D(q || p)``."""
         losses = check_vector("losses", losses, self.n_samples)
         return self.dual_oracle().weights(losses, self.nu)
+
+    def on_all_rows(self, weights: Vector) -> Vector:
+        """Weights of the problem's rows as weights of all rows that were given."""
+        if self._kept is None:
+            return weights
+        out = np.zeros(self._kept.size)
+        out[self._kept] = weights
+        return out
 
     def objective(self, coef: Any, intercept: Any = 0.0) -> float:
         """``P(w)``, the value that is minimised (coef is not checked against W)."""

@@ -465,3 +465,28 @@ def test_without_a_shift_cost_it_depends_on_the_features(scale, name):
     assert drago.solve(problem, tol=1e-6).status == "optimal"
     ball = drago.DROProblem(X, X.sum(axis=1), uncertainty=drago.Chi2Ball(1.0), shift_cost=0.0)
     assert choose(ball)[0].metric == "auto"
+
+
+# ------------------------------------------------------- where nothing is to be learnt
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
+@pytest.mark.parametrize("uncertainty", ["cvar", "extremile", "simplex", "chi2_ball", "kl_ball"])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_the_trivial_model_is_certified_without_a_shift_cost(loss, uncertainty, balanced):
+    """All losses are equal there: only weights that balance the gradient tell that it is best."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(40, 3))
+    y = np.arange(40) % 4 if balanced else rng.integers(0, 4, 40)
+    y = y % 2 if loss == "logistic" else y
+    problem = drago.DROProblem(
+        X, y, loss=loss, uncertainty=uncertainty, shift_cost=0.0, fit_intercept=True
+    )
+    result = drago.solve(problem)  # without a warning
+    assert result.status == "optimal"
+    # And of what it says the parts can be checked: no point is better than the bound.
+    best = drago.certify(problem, result.dual_coef, result.dual_intercept, result.dual_weights)
+    assert best.dual >= result.dual - 1e-12 * abs(result.primal)
+    for _ in range(20):
+        coef = result.coef + 1e-4 * rng.normal(size=result.coef.shape)
+        assert problem.objective(coef, result.intercept) >= result.dual

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from drago._validation import check_integer, check_number, check_option, shown
@@ -18,8 +19,11 @@ from drago.solvers.baselines import LSVRG, SGD, Prospect
 from drago.solvers.drago import Drago
 from drago.solvers.full_batch import AGOG, GradientDescent
 from drago.solvers.lbfgs import LBFGS
+from drago.solvers.messages import narrated
 from drago.solvers.newton import Newton
 from drago.solvers.resume import Checkpoints
+from drago.solvers.threads import at_most
+from drago.solvers.trivial import TrivialModel
 from drago.uncertainty import CVaR
 
 _BY_NAME: dict[str, Any] = {
@@ -132,6 +136,8 @@ def solve(
     warm_start: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: float = 30.0,
+    n_threads: int | None = None,
+    verbose: int = 0,
 ) -> SolverResult:
     """Solve a problem to a certified relative gap.
 
@@ -161,6 +167,10 @@ def solve(
         iterations are saved: a start on a part of the rows and a finish are done again.
     checkpoint_every : float
         Seconds between two savings, at least.
+    n_threads : int, optional
+        Threads of the passes over the data; by default as many as pay.
+    verbose : int
+        1 prints a line for each certificate.
 
     Returns
     -------
@@ -184,7 +194,15 @@ def solve(
     method = as_method(solver)
     if isinstance(solver, str) and solver == "auto":
         method, others, why = choose(problem)
+        if others and problem.nu == 0:
+            others = (*others, TrivialModel((_IN_METRIC, Newton(), LBFGS())))
     method.check(problem)
+    if n_threads is not None:
+        n_threads = check_integer("n_threads", n_threads, low=1)
+        if hasattr(method, "n_threads"):
+            method = replace(method, n_threads=n_threads)  # type: ignore[type-var]
+    if check_integer("verbose", verbose, low=0):
+        callback = narrated(callback)
     checkpoints = None
     if checkpoint is not None:
         if not hasattr(method, "resume"):
@@ -206,7 +224,8 @@ def solve(
         others,
         why,
     )
-    return loop.run(method)
+    with at_most(n_threads):
+        return loop.run(method)
 
 
 def as_start(warm_start: Any, problem: DROProblem) -> Start:

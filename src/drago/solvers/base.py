@@ -203,15 +203,23 @@ class Loop:
         w = problem.constraint.project(np.zeros((problem.n_features, problem.n_outputs)))
         return w, problem.reference[1]
 
-    @property
-    def certified_gap(self) -> float:
-        """The best certified gap so far; infinite before the first certificate."""
-        return self._gap()
-
     def best_point(self) -> tuple[Matrix, Vector]:
         """The best point certified so far."""
         assert self._best is not None
         return self._best[1].copy(), self._best[2].copy()
+
+    @property
+    def best_primal(self) -> float:
+        """The objective there."""
+        assert self._best is not None
+        return self._best[0].primal
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds to the time limit, where there is one."""
+        if self.time_limit is None:
+            return None
+        return max(self.time_limit - (time.perf_counter() - self._began), 0.0)
 
     @property
     def elapsed(self) -> float:
@@ -233,8 +241,7 @@ class Loop:
         return now - self._began + 2.0 * (now - self._rested) >= self.time_limit
 
     def _is_late(self) -> bool:
-        limit = self.time_limit
-        return limit is not None and time.perf_counter() - self._began >= limit
+        return self.time_left == 0.0
 
     # ------------------------------------------------------------------------ the decisions
 
@@ -321,7 +328,8 @@ class Loop:
         if lower or level:
             self._best = entry
 
-    def _gap(self) -> float:
+    @property
+    def certified_gap(self) -> float:
         """The smaller of the best point's own gap and its distance to the best dual bound."""
         assert self._best is not None and self._best_dual is not None
         best, dual = self._best[0], self._best_dual[0]
@@ -333,12 +341,12 @@ class Loop:
     def _rel_gap(self) -> float:
         assert self._best is not None
         best = self._best[0]
-        return relative(self._gap(), best.primal, best.reference)
+        return relative(self.certified_gap, best.primal, best.reference)
 
     def _record(self, iterate: Iterate) -> None:
         assert self._best is not None
         best, w, b = self._best
-        gap, rel_gap = self._gap(), self._rel_gap()
+        gap, rel_gap = self.certified_gap, self._rel_gap()
         elapsed = self.elapsed
         passes = iterate.n_passes + self._extra_passes
         self._records.append(
@@ -458,7 +466,7 @@ class Loop:
     def _result(self, method: Method, why: str) -> SolverResult:
         assert self._best is not None and self._best_dual is not None
         best, w, b = self._best
-        gap, rel_gap = self._gap(), self._rel_gap()
+        gap, rel_gap = self.certified_gap, self._rel_gap()
         own = gap >= best.gap
         dual, dual_w, dual_b = self._best if own else self._best_dual
         last = self._last

@@ -1,15 +1,16 @@
-"""The sentence that a solve ends with."""
+"""What a solve says on its way and at its end."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drago.certificate import Certificate
 from drago.result import Status
-from drago.solvers.protocol import Method
+from drago.solvers.protocol import Method, State
 
 if TYPE_CHECKING:
     from drago.solvers.base import Loop
@@ -49,6 +50,21 @@ def sentence(
     )
 
 
+def narrated(callback: Callable[[State], Any] | None) -> Callable[[State], Any]:
+    """`callback`, with a line printed for each certificate."""
+    print(f"{'passes':>8}  {'primal':>14}  {'dual':>14}  {'gap':>8}  {'relative':>8}  {'time':>8}")
+
+    def narrate(state: State) -> Any:
+        print(
+            f"{state.n_passes:8.1f}  {state.primal:14.8g}  {state.dual:14.8g}  {state.gap:8.1e}  "
+            f"{state.rel_gap:8.1e}  {state.time:6.2f} s",
+            flush=True,
+        )
+        return None if callback is None else callback(state)
+
+    return narrate
+
+
 def warn(message: str) -> None:
     """Say it to the caller of `solve`."""
     from sklearn.exceptions import ConvergenceWarning
@@ -60,9 +76,9 @@ def _trivial_note(loop: Loop) -> str:
     """A word where the answer is the trivial model."""
     assert loop._best is not None
     best, w, _ = loop._best
-    if w.any() or not np.isfinite(loop._gap()):
+    if w.any() or not np.isfinite(loop.certified_gap):
         return ""
-    share = loop._gap() / max(abs(best.primal), np.finfo(float).tiny)
+    share = loop.certified_gap / max(abs(best.primal), np.finfo(float).tiny)
     if share > 0.01:
         return ""
     return f"; the trivial model (coefficients 0) is optimal up to {share:.1g} of its objective"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from drago.metric import subsample
@@ -39,12 +38,11 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     part = problem.take(subsample(problem, size))
     if part.n_classes < problem.n_classes:
         return  # without a class it is another problem
-    spent = time.perf_counter() - loop._began
     inner = type(loop)(
         part,
         tol=max(loop.tol, min(_TOL * unknowns / size, _LOOSEST)),
         max_iter=loop.max_iter,
-        time_limit=None if loop.time_limit is None else max(loop.time_limit - spent, 0.0),
+        time_limit=loop.time_left,
         random_state=loop.random_state,
         quiet=True,
         trusting=True,

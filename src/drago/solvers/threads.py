@@ -21,6 +21,13 @@ def blas_threads(problem: DROProblem, method: Method) -> Any:
     return _controller().limit(limits=1, user_api="blas")
 
 
+def at_most(n_threads: int | None) -> Any:
+    """No more BLAS threads than that; None leaves them as they are."""
+    if n_threads is None:
+        return nullcontext()
+    return _controller().limit(limits=n_threads, user_api="blas")
+
+
 @cache
 def _controller() -> Any:
     from threadpoolctl import ThreadpoolController

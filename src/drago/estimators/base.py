@@ -1,0 +1,222 @@
+"""What the estimators share: scikit-learn's conventions on one side, `DROProblem` on the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from drago._validation import check_groups, check_integer, check_number, check_sample_weight
+from drago.estimators.callbacks import CallbackSupport, Task
+from drago.estimators.report import WorstCaseReport, make_report
+from drago.estimators.rows import Rows
+from drago.losses import Loss, UserLoss
+from drago.problem import DROProblem
+from drago.result import Status
+from drago.solvers.auto import solve
+from drago.uncertainty import CVaR, as_uncertainty
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+class DROEstimator(CallbackSupport, BaseEstimator):
+    """What both estimators share."""
+
+    uncertainty: Any
+    divergence: Any
+    shift_cost: float | str
+    l2_reg: float
+    fit_intercept: bool
+    constraint: Any
+    solver: Any
+    tol: float
+    max_iter: int | None
+    time_limit: float | None
+    warm_start: bool
+    random_state: Any
+    n_jobs: int | None
+    verbose: int
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name; ``uncertainty__tail_fraction`` also where the set is a name."""
+        named = params.get("uncertainty", self.uncertainty)
+        if isinstance(named, str) and any(key.startswith("uncertainty__") for key in params):
+            params["uncertainty"] = as_uncertainty(named)
+        return super().set_params(**params)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # ---------------------------------------------------------------- for the two below
+
+    def _encode(self, y: Array) -> Array:
+        """The target as the loss takes it."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _loss(self) -> Loss:
+        """The loss of the fitted model."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _shapes(self, coef: Array, intercept: Any, dtype: Any) -> dict[str, Any]:
+        """The fitted attributes of coefficients in the solver's shapes."""
+        raise NotImplementedError  # pragma: no cover
+
+    # ---------------------------------------------------------------- fitting
+
+    def _check_data(self, X: Any, y: Any, **options: Any) -> tuple[Any, Array]:
+        shape = np.asarray(y).shape
+        if len(shape) == 2 and shape[1] > 1:
+            kind = "Regressor" if isinstance(self, RegressorMixin) else "Classifier"
+            raise ValueError(
+                f"{type(self).__name__} fits one target, but y has {shape[1]} columns; fit a model "
+                f"for each column, as sklearn.multioutput.MultiOutput{kind} does."
+            )
+        return validate_data(
+            self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), **options
+        )
+
+    def _solve(self, X: Any, y: Array, weight: Any, metadata: dict[str, Any], start: Any) -> None:
+        """Solve the problem and set the fitted attributes."""
+        n, groups, loss = X.shape[0], metadata["groups"], self._loss()
+        weight = None if weight is None else check_sample_weight(weight, n)
+        codes = None if groups is None else check_groups(groups, n)
+        rows = Rows(X, self._encode(y), weight, codes)
+        if not isinstance(loss, UserLoss):
+            rows = rows.merged()
+        problem = DROProblem(
+            rows.X,
+            rows.y,
+            loss=loss,
+            uncertainty=self.uncertainty,
+            divergence=self.divergence,
+            shift_cost=self.shift_cost,
+            l2_reg=self.l2_reg,
+            sample_weight=rows.weight,
+            groups=rows.groups,
+            fit_intercept=self.fit_intercept,
+            constraint=self.constraint,
+        )
+        task = Task(self, X, y, metadata, lambda w, b: self._shapes(w, b, X.dtype))
+        result = solve(
+            problem,
+            self.solver,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            time_limit=self.time_limit,
+            random_state=self._seed(),
+            callback=task.certificate if task.has_callbacks else None,
+            warm_start=start,
+            n_threads=None if self.n_jobs is None else effective_n_jobs(self.n_jobs),
+            verbose=self.verbose,
+        )
+        q = rows.on_all_rows(problem.on_all_rows(result.dual_weights))
+        self.__dict__.update(self._shapes(result.coef, result.intercept, X.dtype))
+        self.dual_weights_ = q
+        self.dual_gap_ = result.gap
+        self.shift_cost_ = problem.shift_cost
+        self.n_iter_ = result.n_iter
+        self.history_ = result.history
+        self.result_ = replace(result, dual_weights=q)
+        task.end()
+        if result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt(result.message)
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return 0
+        if isinstance(self.random_state, np.random.RandomState):
+            return int(self.random_state.randint(np.iinfo(np.int32).max))
+        return check_integer("random_state", self.random_state, low=0)
+
+    def _last_fit(self, n_features: int) -> Any:
+        """Where to start: what was fitted before, where that is wanted and of use."""
+        last = getattr(self, "result_", None)
+        if not self.warm_start or last is None or last.coef.shape[-1] != n_features:
+            return None
+        return last if self.fit_intercept else (last.coef, 0.0)
+
+    # ---------------------------------------------------------------- after it
+
+    def _raw_prediction(self, X: Any) -> Matrix:
+        """Raw predictions in float64, shape (n, n_outputs)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
+        raw = safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True)
+        return raw + self.intercept_
+
+    def losses(self, X: Any, y: Any) -> Vector:
+        """The loss of each row, the one that was fitted; shape (n,)."""
+        raw = np.ascontiguousarray(self._raw_prediction(X), dtype=np.float64)
+        shape = np.shape(y)
+        if shape[:1] != raw.shape[:1] or np.size(y) != raw.shape[0]:
+            raise ValueError(
+                f"y must have one entry for each of the {raw.shape[0]} rows of X, but has shape "
+                f"{shape}."
+            )
+        return self._loss().evaluate(self._encode(np.asarray(y).reshape(-1)), raw)[0]
+
+    def worst_case_report(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        groups: Any = None,
+        sample_weight: Any = None,
+        tail_fraction: float | None = None,
+        n_rows: int = 10,
+    ) -> WorstCaseReport:
+        """Which rows and groups of some data this model serves worst.
+
+        The weights are the worst-case ones for the losses of *this* data, under the model's
+        uncertainty set, divergence and shift cost. For the training rows they are in
+        `dual_weights_` already.
+
+        Parameters
+        ----------
+        X, y : the data, training or held out
+        groups : array of shape (n,), optional
+            Labels to report losses by; needed for a `Grouped` set.
+        sample_weight : array of shape (n,), optional
+        tail_fraction : float in (0, 1], optional
+            The share of the rows whose mean loss is reported as the tail's; a `CVaR`'s own, else
+            0.1.
+        n_rows : int
+            How many of the rows to name.
+
+        Returns
+        -------
+        WorstCaseReport
+        """
+        losses = self.losses(X, y)
+        n = losses.size
+        weight = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
+        there = weight > 0
+        p = weight[there] / weight.sum()
+        uncertainty = as_uncertainty(self.uncertainty)
+        codes = None
+        if groups is not None:
+            check_groups(groups, n)
+            groups = np.asarray(groups)[there]
+            codes = check_groups(groups, p.size)
+        if tail_fraction is None:
+            tail_fraction = uncertainty.tail_fraction if isinstance(uncertainty, CVaR) else 0.1
+        oracle = uncertainty.oracle(p, uncertainty.match(self.divergence), codes)
+        return make_report(
+            losses[there],
+            p,
+            oracle.weights(losses[there], self.shift_cost_),
+            tail_fraction=check_number("tail_fraction", tail_fraction, low=0, high=1),
+            n_rows=check_integer("n_rows", n_rows, low=0),
+            index=np.flatnonzero(there) if not hasattr(X, "index") else np.asarray(X.index)[there],
+            groups=groups,
+        )

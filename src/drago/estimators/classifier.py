@@ -1,0 +1,225 @@
+"""`DROClassifier`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+
+from drago._validation import check_sample_weight, shown
+from drago.estimators.base import Array, DROEstimator, Matrix, Vector
+from drago.estimators.callbacks import with_callbacks
+from drago.losses import Logistic, Loss, Multinomial
+
+
+class DROClassifier(ClassifierMixin, DROEstimator):
+    """Logistic regression, binary or multinomial, for the worst-hit part of the data.
+
+    ``min over w, b  max over q in Q  sum_i q_i loss(y_i, x_i w + b) - nu D(q || p) +
+    (mu/2) ||w||^2``, to a certified distance from its optimum. The loss is the logistic one for
+    two classes, the multinomial one for more.
+
+    Parameters
+    ----------
+    uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
+        Which reweightings of the rows the model has to stand. "cvar" is ``CVaR(0.1)``: the mean
+        loss of the worst tenth. ``Grouped(...)`` needs ``groups`` in `fit`; with ``groups=y`` it
+        is the classes that are reweighted.
+    divergence : {"auto", "chi2", "kl"} or Divergence
+        What the adversary pays by. "auto" is a ball's own, otherwise chi2.
+    shift_cost : float >= 0 or "auto"
+        The nu of the formula, in the unit of the loss: the larger, the closer to the mean fit.
+        "auto" is 0.1 times the mean loss of the best constant model.
+    l2_reg : float >= 0
+        The mu of the formula. Losses are averages here: this is `LogisticRegression`'s
+        ``1 / (n C)``.
+    fit_intercept : bool
+        The intercept is not penalised.
+    constraint : L2Ball, Box, NonNegative or None
+        A set in which the coefficients have to lie.
+    class_weight : dict, "balanced" or None
+        Multiplies the sample weights: the nominal weights, from which the adversary moves away.
+    solver : str or a settings object, such as ``drago.Drago()``
+        See `drago.solve`.
+    tol : float >= 0
+        Certified relative gap at which to stop.
+    max_iter : int, optional
+    time_limit : float, optional
+        Seconds.
+    warm_start : bool
+        Start from the last fit, where the classes are the same.
+    random_state : int, RandomState or None
+        Seed of the methods that draw; None is 0, so that every fit can be repeated.
+    n_jobs : int, optional
+        Threads; None leaves them to the solver, -1 takes all cores.
+    verbose : int
+        1 prints a line for each certificate.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        Labels of the rows of positive weight.
+    coef_ : array of shape (1, n_features) or (n_classes, n_features)
+        In the dtype of X, as `intercept_`.
+    intercept_ : array of shape (1,) or (n_classes,)
+    dual_weights_ : array of shape (n,)
+        The worst-case weights of the training rows; 0 for rows of weight 0.
+    dual_gap_ : float
+        Certified bound on how far the objective is from its minimum.
+    shift_cost_ : float
+        The shift cost used.
+    n_iter_ : int
+    history_ : History
+        The certificates on the way.
+    result_ : SolverResult
+        All that the solver returned, in float64.
+    n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+
+    Notes
+    -----
+    There is no ``partial_fit``; see `DRORegressor`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from drago import CVaR, DROClassifier
+    >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> model = DROClassifier(CVaR(0.5), l2_reg=0.1).fit(X, ["no", "no", "yes", "yes"])
+    >>> model.predict([[0.2], [2.8]]).tolist()
+    ['no', 'yes']
+    """
+
+    def __init__(
+        self,
+        uncertainty: Any = "cvar",
+        *,
+        divergence: Any = "auto",
+        shift_cost: float | str = "auto",
+        l2_reg: float = 1e-3,
+        fit_intercept: bool = True,
+        constraint: Any = None,
+        class_weight: Any = None,
+        solver: Any = "auto",
+        tol: float = 1e-4,
+        max_iter: int | None = None,
+        time_limit: float | None = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.uncertainty = uncertainty
+        self.divergence = divergence
+        self.shift_cost = shift_cost
+        self.l2_reg = l2_reg
+        self.fit_intercept = fit_intercept
+        self.constraint = constraint
+        self.class_weight = class_weight
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.time_limit = time_limit
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DROClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or frame of shape (n, n_features)
+        y : array of shape (n,)
+            Labels of any kind.
+        sample_weight : array of shape (n,), optional
+            Weight k equals k copies of the row.
+        groups : array of shape (n,), optional
+            Labels for a `Grouped` set. Through scikit-learn's metadata routing with
+            ``set_fit_request(groups=True)``.
+
+        Returns
+        -------
+        self
+        """
+        X, y = self._check_data(X, y)
+        check_classification_targets(y)
+        weight = None
+        before = getattr(self, "classes_", None)
+        if sample_weight is not None or self.class_weight is not None:
+            weight = self._weights(y, sample_weight)
+        there = np.ones(y.shape, dtype=bool) if weight is None else weight > 0
+        self.classes_ = np.unique(y[there])
+        if self.classes_.size < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs rows of at least two classes with positive weight, "
+                f"but there is one class only: {self.classes_[0]!r}."
+            )
+        start = None
+        if before is not None and np.array_equal(before, self.classes_):
+            start = self._last_fit(X.shape[1])
+        # Rows of weight 0 count for nothing, whatever their label.
+        y = np.where(there, y, self.classes_[0])
+        self._solve(X, y, weight, {"sample_weight": sample_weight, "groups": groups}, start)
+        return self
+
+    def _weights(self, y: Array, sample_weight: Any) -> Vector:
+        """Sample weights times class weights."""
+        n = y.shape[0]
+        weight = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
+        if self.class_weight is None:
+            return weight
+        classes, codes = np.unique(y, return_inverse=True)
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            mass = np.bincount(codes, weights=weight)
+            of_class = np.where(mass > 0, weight.sum() / np.where(mass > 0, mass, 1.0), 0.0)
+        else:
+            of_class = compute_class_weight(self.class_weight, classes=classes, y=y)
+        return check_sample_weight(weight * of_class[codes], n)
+
+    def decision_function(self, X: Any) -> Array:
+        """Raw predictions: log-odds of ``classes_[1]``, shape (n,), or (n, n_classes) of them."""
+        raw = self._raw_prediction(X)
+        return raw[:, 0] if raw.shape[1] == 1 else raw
+
+    def predict(self, X: Any) -> Array:
+        """The most probable label of each row."""
+        raw = self._raw_prediction(X)
+        best = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
+        return self.classes_[best]
+
+    def predict_log_proba(self, X: Any) -> Matrix:
+        """Logarithms of the classes' probabilities, shape (n, n_classes)."""
+        raw = self._raw_prediction(X)
+        if raw.shape[1] == 1:
+            raw = np.hstack([np.zeros_like(raw), raw])
+        top = raw.max(axis=1, keepdims=True)
+        return raw - (top + np.log(np.exp(raw - top).sum(axis=1, keepdims=True)))
+
+    def predict_proba(self, X: Any) -> Matrix:
+        """The classes' probabilities, shape (n, n_classes)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def _encode(self, y: Array) -> Array:
+        codes = np.searchsorted(self.classes_, y)
+        codes = np.minimum(codes, self.classes_.size - 1)
+        unknown = self.classes_[codes] != y
+        if unknown.any():
+            raise ValueError(
+                f"y holds the label {y[np.argmax(unknown)]!r}, which is none of the classes "
+                f"{shown(self.classes_.tolist())} that the model was fitted on."
+            )
+        return codes.astype(np.float64 if self.classes_.size == 2 else np.int64)
+
+    def _loss(self) -> Loss:
+        return Logistic() if self.classes_.size == 2 else Multinomial()
+
+    def _shapes(self, coef: Array, intercept: Any, dtype: Any) -> dict[str, Any]:
+        coef, intercept = np.atleast_2d(coef), np.atleast_1d(intercept)
+        if intercept.size > 1:  # they count up to a constant only
+            intercept = intercept - intercept.mean()
+        return {"coef_": coef.astype(dtype), "intercept_": intercept.astype(dtype)}

@@ -1,0 +1,147 @@
+"""Who is hit worst: a small table of the rows and groups on which the adversary puts its weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.uncertainty import CVaR
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+
+
+def tail_mean(losses: Vector, p: Vector, tail_fraction: float) -> float:
+    """The mean of the worst `tail_fraction` of the mass ``p``."""
+    q = CVaR(tail_fraction).worst_case(losses, 0.0, "chi2", p)
+    return float(q @ losses)
+
+
+@dataclass(frozen=True)
+class WorstCaseReport:
+    """How a model does where it does worst; ``print(report)`` shows it as a table.
+
+    Attributes
+    ----------
+    n_samples : int
+    mean_loss, tail_loss, worst_case_loss : float
+        The mean of the losses; that of their worst `tail_fraction`; that under the worst-case
+        weights ``q`` of the model's own set and shift cost.
+    tail_fraction : float
+    effective_sample_size : float
+        ``1 / sum q_i^2``: how many rows share the weight.
+    dual_weights : array of shape (n_samples,)
+        The worst-case weights ``q``.
+    losses : array of shape (n_samples,)
+    rows : dict of arrays
+        The rows of the largest weight: "row", "weight", "times" (weight over nominal weight),
+        "loss". ``pandas.DataFrame(report.rows)`` makes a frame of it.
+    groups : dict of arrays
+        "group", "rows", "mass" (share of the nominal weights), "share" (of ``q``), "loss" (mean),
+        the worst-off group first; empty without groups.
+    """
+
+    n_samples: int
+    mean_loss: float
+    tail_loss: float
+    worst_case_loss: float
+    tail_fraction: float
+    effective_sample_size: float
+    dual_weights: Vector
+    losses: Vector
+    rows: dict[str, Array]
+    groups: dict[str, Array]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.n_samples} rows, of which {self.effective_sample_size:.1f} share the weight "
+            "(effective sample size)",
+            f"mean loss          {self.mean_loss:.4g}",
+            f"worst {self.tail_fraction:<12.1%} {self.tail_loss:.4g}",
+            f"worst-case weights {self.worst_case_loss:.4g}",
+            "",
+            *_table(self.rows),
+        ]
+        if self.groups:
+            lines += ["", *_table(self.groups)]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"WorstCaseReport({self.n_samples} rows, mean_loss={self.mean_loss:.4g}, "
+            f"tail_loss={self.tail_loss:.4g}, worst_case_loss={self.worst_case_loss:.4g})"
+        )
+
+
+def make_report(
+    losses: Vector,
+    p: Vector,
+    q: Vector,
+    *,
+    tail_fraction: float,
+    n_rows: int,
+    index: Array,
+    groups: Array | None,
+) -> WorstCaseReport:
+    """The report for losses, nominal weights and worst-case weights.
+
+    Parameters
+    ----------
+    losses, p, q : arrays of shape (n,)
+    tail_fraction : float
+    n_rows : int
+        How many of the rows to name.
+    index : array of shape (n,)
+        What the rows are called.
+    groups : array of shape (n,) or None
+        Labels.
+    """
+    order = np.lexsort((-losses, -q))[: min(n_rows, np.count_nonzero(q))]
+    rows = {
+        "row": index[order],
+        "weight": q[order],
+        "times": q[order] / p[order],
+        "loss": losses[order],
+    }
+    table: dict[str, Array] = {}
+    if groups is not None:
+        labels, codes = np.unique(groups, return_inverse=True)
+        codes = codes.reshape(-1)
+        mass = np.bincount(codes, weights=p)
+        loss = np.bincount(codes, weights=p * losses) / mass
+        worst = np.argsort(-loss, kind="stable")
+        columns = {
+            "group": labels,
+            "rows": np.bincount(codes),
+            "mass": mass,
+            "share": np.bincount(codes, weights=q),
+            "loss": loss,
+        }
+        table = {name: column[worst] for name, column in columns.items()}
+    return WorstCaseReport(
+        n_samples=losses.size,
+        mean_loss=float(p @ losses),
+        tail_loss=tail_mean(losses, p, tail_fraction),
+        worst_case_loss=float(q @ losses),
+        tail_fraction=tail_fraction,
+        effective_sample_size=float(1.0 / (q @ q)),
+        dual_weights=q,
+        losses=losses,
+        rows=rows,
+        groups=table,
+    )
+
+
+def _table(columns: dict[str, Array]) -> list[str]:
+    """The columns as lines of text."""
+    cells = [
+        [name, *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in column)]
+        for name, column in ((name, column.tolist()) for name, column in columns.items())
+    ]
+    widths = [max(map(len, column)) for column in cells]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in zip(*cells)
+    ]

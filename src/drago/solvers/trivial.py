@@ -1,0 +1,62 @@
+"""Weights that prove the trivial model optimal where there is no shift cost.
+
+At such an optimum the losses of the tail are all equal, so the maximum over q is attained by many
+weights, of which only those that balance the gradient prove anything. With a tiny shift cost they
+are unique, and what solves that problem finds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from drago.problem import DROProblem
+from drago.solvers.base import Iterate, Loop
+from drago.solvers.protocol import Method
+
+# The shift cost, in units of the trivial model's objective, and how well that problem is solved.
+_SHIFT_COST = 1e-8
+_TOL = 1e-4
+# How little the best point may gain on the trivial model, in the same unit, to be taken for it.
+_LITTLE = 1e-6
+
+
+@dataclass(frozen=True)
+class TrivialModel:
+    """A last word on the trivial model, where nothing better was found.
+
+    Parameters
+    ----------
+    methods : methods
+        What solves the problem with a tiny shift cost.
+    """
+
+    methods: tuple[Method, ...]
+    name = "weights for the trivial model"
+
+    def check(self, problem: DROProblem) -> None:
+        if problem.nu > 0:
+            raise ValueError("with a shift cost the weights of the trivial model are unique.")
+
+    def run(self, problem: DROProblem, loop: Loop) -> str:
+        why = "the objective does not fall any more"
+        value, b = problem.reference
+        if loop.best_primal < value - _LITTLE * abs(value) or value == 0:
+            return why
+        tiny = problem._replace(nu=_SHIFT_COST * abs(value))
+        inner = Loop(
+            tiny,
+            _TOL,
+            time_limit=loop.time_left,
+            random_state=loop.random_state,
+            others=self.methods[1:],
+            quiet=True,
+        )
+        result = inner.run(self.methods[0])
+        w = problem.constraint.project(np.zeros((problem.n_features, problem.n_outputs)))
+        calls = result.n_oracle_calls
+        loop.observe(
+            Iterate(w, b, 1, result.n_passes, calls, q=result.dual_weights, milestone=True)
+        )
+        return why

@@ -1,0 +1,34 @@
+"""scikit-learn's own checks of an estimator; every one has to pass."""
+
+import os
+
+os.environ.setdefault(
+    "SCIPY_ARRAY_API", "1"
+)  # before SciPy is loaded; the array API checks need it
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import drago
+from drago import DROClassifier, DRORegressor
+
+REGRESSORS = [
+    DRORegressor(),
+    DRORegressor("extremile", divergence="kl"),
+    DRORegressor("esrm", loss="huber"),
+    DRORegressor(drago.Chi2Ball(0.5), loss=drago.Huber(2.0), fit_intercept=False),
+    DRORegressor("kl_ball", shift_cost=0.0),
+    DRORegressor(drago.CVaR(0.5), constraint=drago.NonNegative(), l2_reg=0.1),
+]
+CLASSIFIERS = [
+    DROClassifier(),
+    DROClassifier("extremile", divergence="kl"),
+    DROClassifier("esrm", class_weight="balanced"),
+    DROClassifier(drago.Chi2Ball(0.5), l2_reg=0.01),
+    DROClassifier("kl_ball", shift_cost=0.0),
+    DROClassifier("simplex", shift_cost=0.1, l2_reg=0.1),
+]
+
+
+@parametrize_with_checks(REGRESSORS + CLASSIFIERS)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
