@@ -14,6 +14,7 @@ from drago._version import __version__
 
 if TYPE_CHECKING:
     from drago import datasets as datasets
+    from drago import plotting as plotting
     from drago.certificate import Certificate as Certificate
     from drago.certificate import certify as certify
     from drago.checkpoint import CheckpointError as CheckpointError
@@ -23,14 +24,22 @@ if TYPE_CHECKING:
     from drago.divergences import KL as KL
     from drago.divergences import Chi2 as Chi2
     from drago.estimators import DROClassifier as DROClassifier
+    from drago.estimators import DROClassifierCV as DROClassifierCV
     from drago.estimators import DRORegressor as DRORegressor
+    from drago.estimators import DRORegressorCV as DRORegressorCV
+    from drago.estimators import robust_path as robust_path
     from drago.losses import Huber as Huber
     from drago.losses import Logistic as Logistic
     from drago.losses import Multinomial as Multinomial
     from drago.losses import Squared as Squared
+    from drago.persistence import ModelFileError as ModelFileError
+    from drago.persistence import load as load
+    from drago.persistence import save as save
     from drago.problem import DROProblem as DROProblem
     from drago.result import SolverResult as SolverResult
     from drago.result import Status as Status
+    from drago.scorers import tail_loss_scorer as tail_loss_scorer
+    from drago.scorers import worst_group_scorer as worst_group_scorer
     from drago.solvers.auto import solve as solve
     from drago.solvers.baselines import LSVRG as LSVRG
     from drago.solvers.baselines import SGD as SGD
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "datasets": "",
+    "plotting": "",
     "Certificate": "certificate",
     "certify": "certificate",
     "CheckpointError": "checkpoint",
@@ -61,11 +71,19 @@ _HOME = {
     "Chi2": "divergences",
     "KL": "divergences",
     "DROClassifier": "estimators",
+    "DROClassifierCV": "estimators",
     "DRORegressor": "estimators",
+    "DRORegressorCV": "estimators",
+    "robust_path": "estimators",
+    "tail_loss_scorer": "scorers",
+    "worst_group_scorer": "scorers",
     "Squared": "losses",
     "Huber": "losses",
     "Logistic": "losses",
     "Multinomial": "losses",
+    "ModelFileError": "persistence",
+    "load": "persistence",
+    "save": "persistence",
     "DROProblem": "problem",
     "SolverResult": "result",
     "Status": "result",

@@ -9,7 +9,7 @@ os.environ.setdefault(
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import drago
-from drago import DROClassifier, DRORegressor
+from drago import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 
 REGRESSORS = [
     DRORegressor(),
@@ -27,8 +27,14 @@ CLASSIFIERS = [
     DROClassifier("kl_ball", shift_cost=0.0),
     DROClassifier("simplex", shift_cost=0.1, l2_reg=0.1),
 ]
+CHOOSING = [
+    DRORegressorCV((1.0, 0.2), l2_regs=(0.1, 1e-3), cv=3),
+    DRORegressorCV(None, (0.1, 1.0), uncertainty="kl_ball", criterion="mean", cv=3),
+    DROClassifierCV((0.5, 0.2), l2_regs=(0.1, 0.01), cv=3),
+    DROClassifierCV((0.5,), criterion="worst_group", class_weight="balanced", cv=3),
+]
 
 
-@parametrize_with_checks(REGRESSORS + CLASSIFIERS)
+@parametrize_with_checks(REGRESSORS + CLASSIFIERS + CHOOSING)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

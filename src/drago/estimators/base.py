@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +15,22 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from drago._validation import check_groups, check_integer, check_number, check_sample_weight
+from drago._validation import (
+    check_flag,
+    check_groups,
+    check_integer,
+    check_number,
+    check_sample_weight,
+    shown,
+)
 from drago.estimators.callbacks import CallbackSupport, Task
 from drago.estimators.report import WorstCaseReport, make_report
-from drago.estimators.rows import Rows
+from drago.estimators.rows import Rows, scaled
 from drago.losses import Loss, UserLoss
 from drago.problem import DROProblem
-from drago.result import Status
+from drago.result import SolverResult, Status
 from drago.solvers.auto import solve
-from drago.uncertainty import CVaR, as_uncertainty
+from drago.uncertainty import CVaR, Grouped, as_uncertainty
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -71,7 +81,36 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         """The fitted attributes of coefficients in the solver's shapes."""
         raise NotImplementedError  # pragma: no cover
 
+    def _levels(self) -> dict[str, Any]:
+        """What there is to choose: the set, the shift cost and the penalty."""
+        return {
+            "uncertainty": self.uncertainty,
+            "shift_cost": self.shift_cost,
+            "l2_reg": self.l2_reg,
+        }
+
+    def _n_threads(self) -> int | None:
+        if self.n_jobs is None:
+            return None
+        if not isinstance(self.n_jobs, numbers.Integral):
+            raise TypeError(
+                f"n_jobs must be an integer or None, but {shown(self.n_jobs)} was given."
+            )
+        return effective_n_jobs(self.n_jobs)
+
     # ---------------------------------------------------------------- fitting
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A fit that fails leaves the model that was fitted before."""
+        before = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        try:
+            yield
+        except Exception:
+            for name in [name for name in vars(self) if name.endswith("_")]:
+                del self.__dict__[name]
+            self.__dict__.update(before)
+            raise
 
     def _check_data(self, X: Any, y: Any, **options: Any) -> tuple[Any, Array]:
         shape = np.asarray(y).shape
@@ -97,10 +136,8 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             rows.X,
             rows.y,
             loss=loss,
-            uncertainty=self.uncertainty,
             divergence=self.divergence,
-            shift_cost=self.shift_cost,
-            l2_reg=self.l2_reg,
+            **self._levels(),
             sample_weight=rows.weight,
             groups=rows.groups,
             fit_intercept=self.fit_intercept,
@@ -115,9 +152,9 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             time_limit=self.time_limit,
             random_state=self._seed(),
             callback=task.certificate if task.has_callbacks else None,
-            warm_start=start,
-            n_threads=None if self.n_jobs is None else effective_n_jobs(self.n_jobs),
-            verbose=self.verbose,
+            warm_start=self._start(start, rows, problem),
+            n_threads=self._n_threads(),
+            verbose=int(self.verbose) if isinstance(self.verbose, bool) else self.verbose,
         )
         q = rows.on_all_rows(problem.on_all_rows(result.dual_weights))
         self.__dict__.update(self._shapes(result.coef, result.intercept, X.dtype))
@@ -141,14 +178,25 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     def _last_fit(self, n_features: int) -> Any:
         """Where to start: what was fitted before, where that is wanted and of use."""
         last = getattr(self, "result_", None)
-        if not self.warm_start or last is None or last.coef.shape[-1] != n_features:
+        if not check_flag("warm_start", self.warm_start) or last is None:
             return None
-        return last if self.fit_intercept else (last.coef, 0.0)
+        return last if last.coef.shape[-1] == n_features else None
+
+    def _start(self, last: SolverResult | None, rows: Rows, problem: DROProblem) -> Any:
+        """The last fit as a start; its weights too, where they are of as many rows."""
+        if last is None or last.coef.size != problem.n_features * problem.n_outputs:
+            return None
+        intercept = last.intercept if problem.fit_intercept else 0.0
+        if last.dual_weights.size != rows.n_given:
+            return last.coef, intercept
+        kept = problem.on_all_rows(np.ones(problem.n_samples)) > 0
+        q = rows.on_distinct_rows(last.dual_weights)[kept]
+        return replace(last, intercept=intercept, dual_weights=q)
 
     # ---------------------------------------------------------------- after it
 
     def _raw_prediction(self, X: Any) -> Matrix:
-        """Raw predictions in float64, shape (n, n_outputs)."""
+        """Raw predictions in the dtype of X and the coefficients, shape (n, n_outputs)."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         raw = safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True)
@@ -199,11 +247,15 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         """
         losses = self.losses(X, y)
         n = losses.size
-        weight = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
+        weight = np.ones(n)
+        if sample_weight is not None:
+            weight = scaled(check_sample_weight(sample_weight, n))
         there = weight > 0
         p = weight[there] / weight.sum()
-        uncertainty = as_uncertainty(self.uncertainty)
+        uncertainty = as_uncertainty(self._levels()["uncertainty"])
         codes = None
+        if isinstance(uncertainty, Grouped) and groups is None:
+            raise ValueError(f"{uncertainty!r} needs to know the group of each row: give groups=.")
         if groups is not None:
             check_groups(groups, n)
             groups = np.asarray(groups)[there]
@@ -215,8 +267,10 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             losses[there],
             p,
             oracle.weights(losses[there], self.shift_cost_),
-            tail_fraction=check_number("tail_fraction", tail_fraction, low=0, high=1),
+            tail_fraction=check_number(
+                "tail_fraction", tail_fraction, low=0, high=1, open_low=True
+            ),
             n_rows=check_integer("n_rows", n_rows, low=0),
-            index=np.flatnonzero(there) if not hasattr(X, "index") else np.asarray(X.index)[there],
+            index=np.asarray(X.index)[there] if hasattr(X, "iloc") else np.flatnonzero(there),
             groups=groups,
         )

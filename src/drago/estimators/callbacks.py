@@ -43,7 +43,10 @@ class Task:
         attributes: Callable[[Any, Any], dict[str, Any]],
     ) -> None:
         self._estimator, self._attributes = estimator, attributes
-        self._told = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
+        # Scorers among them pass the metadata on to `score`, which takes no groups.
+        weight = metadata["sample_weight"]
+        told = None if weight is None else {"sample_weight": weight}
+        self._told = {"estimator": estimator, "X": X, "y": y, "metadata": told}
         self._context: Any = None
         if hasattr(estimator, "_init_callback_context"):
             # How many certificates there will be is not known beforehand.

@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from drago._validation import check_sample_weight, shown
 from drago.estimators.base import Array, DROEstimator, Matrix, Vector
 from drago.estimators.callbacks import with_callbacks
+from drago.estimators.rows import scaled
 from drago.losses import Logistic, Loss, Multinomial
 
 
@@ -146,31 +147,34 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         -------
         self
         """
-        X, y = self._check_data(X, y)
-        check_classification_targets(y)
-        weight = None
-        before = getattr(self, "classes_", None)
-        if sample_weight is not None or self.class_weight is not None:
-            weight = self._weights(y, sample_weight)
-        there = np.ones(y.shape, dtype=bool) if weight is None else weight > 0
-        self.classes_ = np.unique(y[there])
-        if self.classes_.size < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs rows of at least two classes with positive weight, "
-                f"but there is one class only: {self.classes_[0]!r}."
-            )
-        start = None
-        if before is not None and np.array_equal(before, self.classes_):
+        with self._all_or_nothing():
+            X, y = self._check_data(X, y)
+            check_classification_targets(y)
+            weight = None
+            before = getattr(self, "classes_", None)
+            if sample_weight is not None or self.class_weight is not None:
+                weight = self._weights(y, sample_weight)
+            there = np.ones(y.shape, dtype=bool) if weight is None else weight > 0
+            self.classes_ = np.unique(y[there])
+            if self.classes_.size < 2:
+                raise ValueError(
+                    f"{type(self).__name__} needs rows of at least two classes with positive "
+                    f"weight, but there is one class only: {self.classes_.tolist()[0]!r}."
+                )
             start = self._last_fit(X.shape[1])
-        # Rows of weight 0 count for nothing, whatever their label.
-        y = np.where(there, y, self.classes_[0])
-        self._solve(X, y, weight, {"sample_weight": sample_weight, "groups": groups}, start)
+            if before is None or not np.array_equal(before, self.classes_):
+                start = None
+            # Rows of weight 0 count for nothing, whatever their label.
+            y = np.where(there, y, self.classes_[0])
+            self._solve(X, y, weight, {"sample_weight": sample_weight, "groups": groups}, start)
         return self
 
     def _weights(self, y: Array, sample_weight: Any) -> Vector:
         """Sample weights times class weights."""
         n = y.shape[0]
-        weight = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
+        weight = np.ones(n)
+        if sample_weight is not None:
+            weight = scaled(check_sample_weight(sample_weight, n))
         if self.class_weight is None:
             return weight
         classes, codes = np.unique(y, return_inverse=True)
@@ -179,6 +183,11 @@ class DROClassifier(ClassifierMixin, DROEstimator):
             of_class = np.where(mass > 0, weight.sum() / np.where(mass > 0, mass, 1.0), 0.0)
         else:
             of_class = compute_class_weight(self.class_weight, classes=classes, y=y)
+            if not (np.isfinite(of_class).all() and of_class.min() >= 0 and of_class.any()):
+                raise ValueError(
+                    "class_weight must hold nonnegative numbers, one of them positive, but "
+                    f"{shown(self.class_weight)} was given."
+                )
         return check_sample_weight(weight * of_class[codes], n)
 
     def decision_function(self, X: Any) -> Array:
@@ -205,12 +214,14 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         return np.exp(self.predict_log_proba(X))
 
     def _encode(self, y: Array) -> Array:
-        codes = np.searchsorted(self.classes_, y)
-        codes = np.minimum(codes, self.classes_.size - 1)
-        unknown = self.classes_[codes] != y
+        try:
+            codes = np.minimum(np.searchsorted(self.classes_, y), self.classes_.size - 1)
+            unknown = self.classes_[codes] != y
+        except TypeError:  # labels that cannot be compared with the classes
+            unknown = np.array([label not in self.classes_.tolist() for label in y.tolist()])
         if unknown.any():
             raise ValueError(
-                f"y holds the label {y[np.argmax(unknown)]!r}, which is none of the classes "
+                f"y holds the label {y[unknown].tolist()[0]!r}, which is none of the classes "
                 f"{shown(self.classes_.tolist())} that the model was fitted on."
             )
         return codes.astype(np.float64 if self.classes_.size == 2 else np.int64)

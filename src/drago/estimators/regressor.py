@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from drago._validation import shown
+from drago._validation import check_option, check_vector, shown
 from drago.estimators.base import Array, DROEstimator
 from drago.estimators.callbacks import with_callbacks
 from drago.losses import Logistic, Loss, Multinomial, as_loss
@@ -142,19 +142,23 @@ class DRORegressor(RegressorMixin, DROEstimator):
         -------
         self
         """
-        X, y = self._check_data(X, y, y_numeric=True)
-        metadata = {"sample_weight": sample_weight, "groups": groups}
-        self._solve(X, y, sample_weight, metadata, self._last_fit(X.shape[1]))
+        with self._all_or_nothing():
+            X, y = self._check_data(X, y, y_numeric=True)
+            metadata = {"sample_weight": sample_weight, "groups": groups}
+            self._solve(X, y, sample_weight, metadata, self._last_fit(X.shape[1]))
         return self
 
     def predict(self, X: Any) -> Array:
-        """Predictions, shape (n,)."""
-        return self._raw_prediction(X)[:, 0]
+        """Predictions, shape (n,), or (n, n_outputs) for a loss of several outputs."""
+        raw = self._raw_prediction(X)
+        return raw[:, 0] if raw.shape[1] == 1 else raw
 
     def _encode(self, y: Array) -> Array:
-        return y
+        return check_vector("y", y, y.shape[0])
 
     def _loss(self) -> Loss:
+        if isinstance(self.loss, str) and self.loss not in ("logistic", "multinomial"):
+            check_option("loss", self.loss, ("squared", "huber"))
         loss = as_loss(self.loss)
         if isinstance(loss, (Logistic, Multinomial)):
             raise ValueError(

@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.uncertainty import CVaR
+from drago.scorers import tail_mean
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
-
-
-def tail_mean(losses: Vector, p: Vector, tail_fraction: float) -> float:
-    """The mean of the worst `tail_fraction` of the mass ``p``."""
-    q = CVaR(tail_fraction).worst_case(losses, 0.0, "chi2", p)
-    return float(q @ losses)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago.uncertainty.grouped import group_sums
+
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 
@@ -15,12 +17,18 @@ Vector = npt.NDArray[np.float64]
 _SMALL = 1 << 17
 
 
+def scaled(weight: Vector) -> Vector:
+    """The weights times a power of two, which is exact: sums of huge ones stay finite."""
+    return np.ldexp(weight, -np.frexp(weight.max())[1])
+
+
 @dataclass(frozen=True)
 class Rows:
     """What a problem is made of.
 
     Made one, equal rows let a solver take the same steps whether a row has weight k or is there k
-    times. Weights are summed before they are normalised: whole numbers stay exact.
+    times. Weights are summed before they are normalised, so that whole numbers stay exact; and k
+    copies of one weight are k times that weight, rounded once.
     """
 
     X: Any
@@ -33,7 +41,7 @@ class Rows:
     def merged(self) -> Rows:
         """The data with equal rows (in target and group too) made one, where it is small.
 
-        Its order does not depend on that of the rows.
+        Its order does not depend on that of the rows, and rows without weight are not there.
         """
         X, y, groups = self.X, self.y, self.groups
         n, d = X.shape
@@ -46,11 +54,28 @@ class Rows:
         keys = keys.view([("", np.void, keys.itemsize * keys.shape[1])]).reshape(-1)
         _, first, place = np.unique(keys, return_index=True, return_inverse=True)
         place = place.reshape(-1)
-        each = np.ones(n) if self.weight is None else self.weight
-        mass = np.bincount(place, weights=each).astype(np.float64, copy=False)
+        each = np.ones(n) if self.weight is None else scaled(self.weight)
+        rising = np.argsort(each, kind="stable")  # a sum that the order of the rows does not change
+        mass = group_sums(place[rising], each[rising])
+        mixed = group_sums(place, each != each[first][place]) > 0
+        mass = np.where(mixed, mass, np.bincount(place) * each[first])
         share = each / np.where(mass > 0, mass, 1.0)[place]
+        kept = mass > 0
+        first, mass = first[kept], mass[kept]
+        place = np.maximum(np.cumsum(kept) - 1, 0)[place]  # their share is 0, wherever they are
         together = None if groups is None else groups[first]
         return Rows(X[first], y[first], mass, together, place, share)
+
+    @property
+    def n_given(self) -> int:
+        """How many rows there were before equal ones were made one."""
+        return self.X.shape[0] if self._place is None else self._place.size
+
+    def on_distinct_rows(self, weights: Vector) -> Vector:
+        """Weights of all rows, those of copies added up."""
+        if self._place is None or self._share is None:
+            return weights
+        return group_sums(self._place, weights * (self._share > 0))
 
     def on_all_rows(self, weights: Vector) -> Vector:
         """Weights of the distinct rows, shared among their copies."""

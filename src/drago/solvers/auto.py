@@ -51,8 +51,9 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     """What "auto" takes for a problem, what goes on where that stalls, and why.
 
     1. In an `L2Ball`, DRAGO.
-    2. With one output, at most 250 unknowns, and between 0.4 and 2 times as many rows in the tail
-       of a `CVaR`, Newton steps: the objective has a kink wherever a row enters the tail.
+    2. With one output, dense features, at most 250 unknowns, and between 0.4 and 2 times as many
+       rows in the tail of a `CVaR`, Newton steps: the objective has a kink wherever a row enters
+       the tail.
     3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
        100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
        several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
@@ -89,7 +90,7 @@ def _rows_in_tail(problem: DROProblem) -> float:
 
 def _is_for_newton(problem: DROProblem) -> bool:
     """Whether its steps are possible and cheap."""
-    if problem.n_outputs > 1 or order(problem) > _FEW_UNKNOWNS:
+    if problem.is_sparse or problem.n_outputs > 1 or order(problem) > _FEW_UNKNOWNS:
         return False
     try:
         Newton().check(problem)

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.certificate import AMPLE, Certificate, judge, relative, uncertified
+from drago.certificate import AMPLE, judge, relative, uncertified
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
 from drago.metric import FLOOR, Metric, make_metric
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import History, Record, SolverResult, Status
+from drago.solvers.best import Best
 from drago.solvers.blocks import SMALL
 from drago.solvers.messages import sentence, warn
 from drago.solvers.progressive import start_on_a_part
@@ -100,8 +101,7 @@ class Loop:
         self._rested = self._began
         self._evaluating = 0.0
         self._checkpoints = checkpoints
-        self._best: tuple[Certificate, Matrix, Vector] | None = None
-        self._best_dual: tuple[Certificate, Matrix, Vector] | None = None
+        self._best: Best | None = None
         self._start = start
         self.metric: Metric | None = None  # the one in use, for whoever goes on
         self._others, self.why = others, why
@@ -135,7 +135,7 @@ class Loop:
         late = self._is_late()
         if limit or late or self._is_due(iterate):
             self._judge(iterate, self._credit(iterate))
-        if self._certified():
+        if self.best.is_certified(self.tol):
             self._stop(Status.OPTIMAL)
         if limit:
             self._stop(Status.MAX_ITER)
@@ -150,6 +150,11 @@ class Loop:
         if self._start is not None:
             return self._start.w.copy(), self._start.b.copy()
         return self._trivial
+
+    @property
+    def was_given_a_start(self) -> bool:
+        """Whether the caller gave it, and not a method that handed over."""
+        return self._start is not None and not any(self._before)
 
     @property
     def start_weights(self) -> Vector | None:
@@ -205,14 +210,14 @@ class Loop:
 
     def best_point(self) -> tuple[Matrix, Vector]:
         """The best point certified so far."""
-        assert self._best is not None
-        return self._best[1].copy(), self._best[2].copy()
+        _, w, b = self.best.point
+        return w.copy(), b.copy()
 
     @property
-    def best_primal(self) -> float:
-        """The objective there."""
+    def best(self) -> Best:
+        """The best point and the best bound so far."""
         assert self._best is not None
-        return self._best[0].primal
+        return self._best
 
     @property
     def time_left(self) -> float | None:
@@ -249,10 +254,6 @@ class Loop:
         self.status = status
         raise Stop
 
-    def _certified(self) -> bool:
-        assert self._best is not None
-        return self._rel_gap() <= self.tol and self._best[0].restricted_to is None
-
     def _is_due(self, iterate: Iterate) -> bool:
         """When the method says so, by its own estimate of the gap, or from time to time."""
         if iterate.milestone or self._seems_done(iterate):
@@ -267,8 +268,7 @@ class Loop:
 
     def _objective(self, iterate: Iterate | None) -> tuple[float, float]:
         """The best objective, known or estimated, and that of the trivial model."""
-        assert self._best is not None
-        best = self._best[0]
+        best = self.best.point[0]
         estimate = np.inf if iterate is None else iterate.primal_estimate
         return min(best.primal, estimate), best.reference
 
@@ -311,42 +311,13 @@ class Loop:
         known = np.isfinite(certificate.gap) and np.isfinite(iterate.gap_estimate)
         if known and iterate.gap_estimate > 0:
             self._factor = certificate.gap / iterate.gap_estimate
-        self._keep(certificate, ev.w, ev.b)
+        self.best.keep(certificate, ev.w, ev.b)
         self._evaluating += time.perf_counter() - began
         self._record(iterate)
 
-    def _keep(self, certificate: Certificate, w: Matrix, b: Vector) -> None:
-        entry = (certificate, w.copy(), b.copy())
-        assert self._best is not None and self._best_dual is not None
-        # A bound over a ball says nothing about points found later, outside of it.
-        if certificate.dual > self._best_dual[0].dual and certificate.restricted_to is None:
-            self._best_dual = entry
-        best = self._best[0]
-        rounding = 4e-16 * abs(best.primal)
-        lower = certificate.primal < best.primal - rounding
-        level = certificate.primal <= best.primal + rounding and certificate.gap < best.gap
-        if lower or level:
-            self._best = entry
-
-    @property
-    def certified_gap(self) -> float:
-        """The smaller of the best point's own gap and its distance to the best dual bound."""
-        assert self._best is not None and self._best_dual is not None
-        best, dual = self._best[0], self._best_dual[0]
-        if dual is best or not np.isfinite(dual.dual):
-            return best.gap
-        across = max(best.primal - dual.dual, 0.0) + 1e-15 * abs(best.primal)
-        return min(best.gap, across)
-
-    def _rel_gap(self) -> float:
-        assert self._best is not None
-        best = self._best[0]
-        return relative(self.certified_gap, best.primal, best.reference)
-
     def _record(self, iterate: Iterate) -> None:
-        assert self._best is not None
-        best, w, b = self._best
-        gap, rel_gap = self.certified_gap, self._rel_gap()
+        best, w, b = self.best.point
+        gap, rel_gap = self.best.gap, self.best.rel_gap
         elapsed = self.elapsed
         passes = iterate.n_passes + self._extra_passes
         self._records.append(
@@ -382,7 +353,7 @@ class Loop:
                 enough = True
             self._evaluating += time.perf_counter() - began
             if enough:
-                self._stop(Status.OPTIMAL if self._certified() else Status.STOPPED)
+                self._stop(Status.OPTIMAL if self.best.is_certified(self.tol) else Status.STOPPED)
 
     # ------------------------------------------------------------------------ running
 
@@ -428,7 +399,7 @@ class Loop:
             why = method.run(self.problem, self)
         for other in self._others:
             self._judge_last()
-            if self._certified():
+            if self.best.is_certified(self.tol):
                 break
             with suppress(NonFiniteLossError, Diverged):
                 why = self.hand_over(other)
@@ -437,7 +408,7 @@ class Loop:
     def _enter_reference(self) -> None:
         """The trivial model is the first candidate: nothing worse is ever returned."""
         unknown = uncertified(self.problem, self.problem.reference[0])
-        self._best = self._best_dual = (unknown, *self._trivial)
+        self._best = Best(unknown, *self._trivial)
 
     def _enter_start(self, iterate: Iterate) -> None:
         """Nor anything worse than a start that was given."""
@@ -445,14 +416,14 @@ class Loop:
         if ev is not None:
             q = self.oracle.weights(ev.losses, problem.nu)
             primal = problem.primal(ev.w, ev.losses, q)
-            self._keep(uncertified(problem, primal), ev.w, ev.b)
+            self.best.keep(uncertified(problem, primal), ev.w, ev.b)
 
     def _judge_last(self) -> None:
         if self._best is None:
             self._enter_reference()
         last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
         stalled = self.status is Status.STALLED  # the last word: spare nothing
-        if last.n_iter != self._judged_iter or (stalled and not self._certified()):
+        if last.n_iter != self._judged_iter or (stalled and not self.best.is_certified(self.tol)):
             callback, self.callback = self.callback, None  # it has had its say
             try:
                 self._judge(last, AMPLE if stalled else self._credit(last))
@@ -460,15 +431,13 @@ class Loop:
                 if isinstance(self.problem.loss, UserLoss):
                     raise
             self.callback = callback
-        if self._certified():
+        if self.best.is_certified(self.tol):
             self.status = Status.OPTIMAL
 
     def _result(self, method: Method, why: str) -> SolverResult:
-        assert self._best is not None and self._best_dual is not None
-        best, w, b = self._best
-        gap, rel_gap = self.certified_gap, self._rel_gap()
-        own = gap >= best.gap
-        dual, dual_w, dual_b = self._best if own else self._best_dual
+        best, w, b = self.best.point
+        gap, rel_gap = self.best.gap, self.best.rel_gap
+        dual, dual_w, dual_b = self.best.bound
         last = self._last
         n_iter = 0 if last is None else last.n_iter
         coef, intercept = self.problem.to_public(w, b)

@@ -367,7 +367,7 @@ class _Run:
                     if self.cut < 0.3 or _unregularised(self.problem):
                         return self._finish()
                     self._slow_down()
-                if not self.watch.stalls(self.loop.certified_gap):
+                if not self.watch.stalls(self.loop.best.gap):
                     continue
             self._judge_the_best(iterate)
             if self.finish != "none" and self.cut < 1.0:
@@ -378,7 +378,7 @@ class _Run:
             spent = self.state
             self.state = self._begin(self.problem.evaluate(*self.loop.best_point()))
             self.state.continue_count(spent)
-            self.watch = Watch(self.loop.certified_gap)
+            self.watch = Watch(self.loop.best.gap)
 
     def _iterate(self) -> Iterate:
         iterate = self.state.iterate()

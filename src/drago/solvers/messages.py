@@ -74,11 +74,10 @@ def warn(message: str) -> None:
 
 def _trivial_note(loop: Loop) -> str:
     """A word where the answer is the trivial model."""
-    assert loop._best is not None
-    best, w, _ = loop._best
-    if w.any() or not np.isfinite(loop.certified_gap):
+    _, w, _ = loop.best.point
+    if w.any() or not np.isfinite(loop.best.gap):
         return ""
-    share = loop.certified_gap / max(abs(best.primal), np.finfo(float).tiny)
+    share = loop.best.gap / max(abs(loop.best.primal), np.finfo(float).tiny)
     if share > 0.01:
         return ""
     return f"; the trivial model (coefficients 0) is optimal up to {share:.1g} of its objective"

@@ -62,7 +62,7 @@ class Newton:
     def run(self, problem: DROProblem, loop: Loop) -> str:
         run = _Run(problem, loop)
         # A loose certificate must not send it farther back than to the beginning.
-        allowance = min(max(loop.certified_gap, 0.0), abs(problem.reference[0]))
+        allowance = min(max(loop.best.gap, 0.0), abs(problem.reference[0]))
         while True:
             spread = max(problem.divergence.value(run.q, problem.p), 1e-6)
             nu = problem.nu + allowance / spread
@@ -83,7 +83,9 @@ class _Run:
         self.ev = problem.evaluate(*loop.start)
         self.q = self.oracle.weights(self.ev.losses, problem.nu)
         self.trials = 1
-        self._observe(np.inf, problem.primal(self.ev.w, self.ev.losses, self.q))
+        # A start that was given may be the answer already; its gap is the first allowance.
+        value = problem.primal(self.ev.w, self.ev.losses, self.q)
+        self._observe(np.inf, value, milestone=loop.was_given_a_start)
 
     def minimise(self, nu: float, accuracy: float) -> str:
         """Newton steps on P with the shift cost `nu` until one promises less than `accuracy`."""
@@ -154,7 +156,7 @@ class _Run:
         q = self.oracle.weights(trial.losses, problem.nu)
         return trial, q, problem.primal(trial.w, trial.losses, q)
 
-    def _observe(self, estimate: float, value: float) -> None:
+    def _observe(self, estimate: float, value: float, milestone: bool = False) -> None:
         n = self.problem.n_samples
         self.loop.observe(
             Iterate(
@@ -167,5 +169,6 @@ class _Run:
                 q=self.q,
                 gap_estimate=estimate,
                 primal_estimate=value,
+                milestone=milestone,
             )
         )

@@ -128,8 +128,7 @@ def _pack(loop: Loop) -> State:
     settings["notes"] = loop._notes
     settings["oracle"] = loop.oracle.memory
     settings["records"] = [list(asdict(record).values()) for record in loop._records]
-    for name, entry in (("best", loop._best), ("dual", loop._best_dual)):
-        assert entry is not None
+    for name, entry in (("best", loop.best.point), ("dual", loop.best.dual)):
         certificate, arrays[f"{name}.w"], arrays[f"{name}.b"] = entry
         kept = {f.name: getattr(certificate, f.name) for f in fields(certificate)}
         arrays[f"{name}.q"] = kept.pop("dual_weights")
@@ -150,6 +149,6 @@ def _unpack(loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> Non
     for name in ("best", "dual"):
         certificate = Certificate(dual_weights=arrays[f"{name}.q"], **settings[name])
         entries.append((certificate, arrays[f"{name}.w"], arrays[f"{name}.b"]))
-    loop._best, loop._best_dual = entries
+    loop.best.point, loop.best.dual = entries
     if "start.w" in arrays:
         loop._start = Start(arrays["start.w"], arrays["start.b"])

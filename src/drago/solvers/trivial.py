@@ -42,7 +42,7 @@ class TrivialModel:
     def run(self, problem: DROProblem, loop: Loop) -> str:
         why = "the objective does not fall any more"
         value, b = problem.reference
-        if loop.best_primal < value - _LITTLE * abs(value) or value == 0:
+        if loop.best.primal < value - _LITTLE * abs(value) or value == 0:
             return why
         tiny = problem._replace(nu=_SHIFT_COST * abs(value))
         inner = Loop(

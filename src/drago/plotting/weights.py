@@ -1,0 +1,182 @@
+"""Which rows the adversary picks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from drago._validation import check_number, check_vector
+from drago.plotting._axes import add_legend, axes_for, level_line, styled
+from drago.plotting._models import cap_of, name_of, nominal, unwrap
+
+# Points from which on a vector graphic would be slow to show.
+_MANY = 5000
+
+
+class WeightsDisplay:
+    """The worst-case weight of each row against its loss.
+
+    Weights are given as multiples of the nominal ones: 1 is what a row has in a plain mean, 0 says
+    that the robust objective does not see it. With a `CVaR` no row gets more than
+    ``1 / tail_fraction``, the cap. Make it by `from_estimator` or `from_predictions`.
+
+    Parameters
+    ----------
+    losses : array of shape (n,)
+    times : array of shape (n,)
+        Weight over nominal weight.
+    cap : float, optional
+        The largest multiple that the set allows.
+    name : str, optional
+        For the legend.
+
+    Attributes
+    ----------
+    line_ : Line2D
+        The points.
+    cap_line_, nominal_line_ : Line2D or None
+        None where there is no cap, or where the same line is on the axes already.
+    ax_ : Axes
+    figure_ : Figure
+    """
+
+    line_: Any
+    cap_line_: Any
+    nominal_line_: Any
+    ax_: Any
+    figure_: Any
+
+    def __init__(
+        self, *, losses: Any, times: Any, cap: float | None = None, name: str | None = None
+    ) -> None:
+        self.losses = np.asarray(losses, dtype=np.float64)
+        self.times = np.asarray(times, dtype=np.float64)
+        self.cap = cap
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        model: Any,
+        X: Any,
+        y: Any,
+        *,
+        groups: Any = None,
+        sample_weight: Any = None,
+        name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> WeightsDisplay:
+        """Draw the worst-case weights for the losses of a model on some data.
+
+        They are those of `worst_case_report`: under the model's set, divergence and shift cost.
+
+        Parameters
+        ----------
+        model : DRORegressor or DROClassifier
+            Fitted; or a pipeline or a search that ends in one.
+        X, y : the data, training or held out
+        groups : array of shape (n,), optional
+            Needed for a `Grouped` set.
+        sample_weight : array of shape (n,), optional
+        name : str, optional
+            For the legend; the model's set where it is not given.
+        ax : Axes, optional
+        **kwargs
+            For `Axes.plot`.
+
+        Returns
+        -------
+        WeightsDisplay
+        """
+        model, X = unwrap(model, X)
+        report = model.worst_case_report(X, y, groups=groups, sample_weight=sample_weight, n_rows=0)
+        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        if weight is not None:  # the report leaves out rows of weight 0
+            weight = weight[weight > 0]
+        return cls.from_predictions(
+            report.losses,
+            report.dual_weights,
+            sample_weight=weight,
+            cap=cap_of(model),
+            name=name_of(model) if name is None else name,
+            ax=ax,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        losses: Any,
+        weights: Any,
+        *,
+        sample_weight: Any = None,
+        cap: float | None = None,
+        name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> WeightsDisplay:
+        """Draw weights against losses, whatever they come from.
+
+        Parameters
+        ----------
+        losses : array of shape (n,)
+        weights : array of shape (n,)
+            With sum 1, such as `dual_weights` of a result.
+        sample_weight : array of shape (n,), optional
+            The nominal weights, up to a factor; all the same where they are not given.
+        cap : float, optional
+            The largest multiple of the nominal weights that the set allows.
+        name : str, optional
+        ax : Axes, optional
+        **kwargs
+            For `Axes.plot`.
+
+        Returns
+        -------
+        WeightsDisplay
+        """
+        losses, p, there = nominal(losses, sample_weight)
+        weights = check_vector("weights", weights, there.size)[there]
+        if cap is not None:
+            cap = check_number("cap", cap, low=1)
+        display = cls(losses=losses, times=weights / p, cap=cap, name=name)
+        return display.plot(ax, **kwargs)
+
+    def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> WeightsDisplay:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Those of a new figure where none are given.
+        name : str, optional
+        **kwargs
+            For `Axes.plot`.
+
+        Returns
+        -------
+        self
+        """
+        ax = axes_for(ax)
+        style = {
+            "label": self.name if name is None else name,
+            "marker": "o",
+            "markersize": 4,
+            "markeredgewidth": 0,
+            "linestyle": "",
+            "alpha": 0.5,
+            "rasterized": self.losses.size > _MANY,
+        }
+        style = styled("lines.Line2D", style, kwargs)
+        (self.line_,) = ax.plot(self.losses, self.times, **style)
+        self.nominal_line_ = level_line(ax, 1.0, "nominal", right=True)
+        self.cap_line_ = None
+        if self.cap is not None and self.cap > 1:
+            self.cap_line_ = level_line(ax, self.cap, f"cap {self.cap:g}")
+        ax.set_xlabel("loss")
+        ax.set_ylabel("weight / nominal weight")
+        add_legend(ax, loc="center right")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
