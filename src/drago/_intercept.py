@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +13,13 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+Point = tuple[float, float, float]
 
 # |sum q s| relative to its scale at which the intercept counts as found: the value is then right
 # to the square of this.
 _SLOPE_TOLERANCE = 1e-8
+# The same for a lower bound on the value, relative to it.
+_VALUE_TOLERANCE = 1e-15
 
 
 def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
@@ -29,9 +33,12 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
         return float(np.dot(q, losses) - penalty), q @ slopes
 
     if raw.shape[1] == 1:
-        return _root(
-            problem, raw, lambda b: float(value_and_slope(np.array([b]), problem.nu)[1][0])
-        )
+
+        def at(b: float) -> tuple[float, float, float]:
+            value, slope = value_and_slope(np.array([b]), problem.nu)
+            return b, value, float(slope[0])
+
+        return _minimum(problem, raw, at)
     from scipy.optimize import minimize
 
     b = np.log(np.maximum(_class_shares(problem, raw.shape[1]), 1e-6))
@@ -57,39 +64,55 @@ def _class_shares(problem: DROProblem, k: int) -> Vector:
     return np.array([problem.p[problem.y == c].sum() for c in range(k)])
 
 
-def _root(problem: DROProblem, raw: Matrix, slope: object) -> Vector:
-    """The zero of a nondecreasing slope, by the secant method in a bracket (Illinois)."""
-    assert callable(slope)
+def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> Vector:
+    """The minimum of a convex function of one number, from points ``(b, value, slope)``.
+
+    In turn by the secant method on the slope in a bracket (Illinois), which is fast where the
+    function is smooth, and by the tangents of both ends, which is fast at a kink; where they meet
+    is also a lower bound on the value.
+    """
     if problem.loss.name in ("squared", "huber"):
         offsets = problem.y - raw[:, 0]
-        low, high = float(offsets.min()), float(offsets.max())
+        low, high = at(float(offsets.min())), at(float(offsets.max()))
         middle = float(np.dot(problem.p, offsets))
-        if low == high:
-            return np.array([low])
+        if low[0] == high[0]:
+            return np.array([low[0]])
     else:
-        low, middle, high = -1.0, 0.0, 1.0
-    f_low, f_high = slope(low), slope(high)
+        low, middle, high = at(-1.0), 0.0, at(1.0)
     for _ in range(60):  # only a loss of unknown kind, or logistic, needs to widen the bracket
-        if f_low > 0:
-            low, f_low = low - 2.0 * (high - low), slope(low - 2.0 * (high - low))
-        elif f_high < 0:
-            high, f_high = high + 2.0 * (high - low), slope(high + 2.0 * (high - low))
+        width = high[0] - low[0]
+        if low[2] > 0:
+            low = at(low[0] - 2.0 * width)
+        elif high[2] < 0:
+            high = at(high[0] + 2.0 * width)
         else:
             break
-    scale = max(abs(f_low), abs(f_high), 1e-300)
+    scale = max(abs(low[2]), abs(high[2]), 1e-300)
+    best = min(low, high, key=_value)
+    f_low, f_high = low[2], high[2]  # halved by the secant method
     b, kept = middle, 0
-    for _ in range(200):
-        f = slope(b)
-        if abs(f) <= _SLOPE_TOLERANCE * scale:
-            break
-        if f < 0:
-            low, f_low = b, f
-            f_high, kept = (0.5 * f_high, kept) if kept == 1 else (f_high, 1)
+    for k in range(200):
+        point = at(b)
+        best = min(best, point, key=_value)
+        if abs(point[2]) <= _SLOPE_TOLERANCE * scale:
+            return np.array([b])
+        if point[2] < 0:
+            low, f_low = point, point[2]
+            f_high, kept = (0.5 * f_high, kept) if kept == 1 else (high[2], 1)
         else:
-            high, f_high = b, f
-            f_low, kept = (0.5 * f_low, kept) if kept == -1 else (f_low, -1)
-        if high - low <= 1e-14 * (abs(low) + abs(high)):
+            high, f_high = point, point[2]
+            f_low, kept = (0.5 * f_low, kept) if kept == -1 else (low[2], -1)
+        width = high[0] - low[0]
+        meeting = (low[1] - high[1] + high[2] * width) / (high[2] - low[2])
+        bound = low[1] + low[2] * meeting
+        done = best[1] - bound <= _VALUE_TOLERANCE * abs(best[1])
+        if done or width <= 1e-14 * (abs(low[0]) + abs(high[0])):
             break
-        step = (low * f_high - high * f_low) / (f_high - f_low) if f_high > f_low else np.nan
-        b = step if low < step < high else 0.5 * (low + high)
-    return np.array([b])
+        secant = -f_low * width / (f_high - f_low)
+        step = low[0] + (meeting if k % 2 else secant)
+        b = step if low[0] < step < high[0] else 0.5 * (low[0] + high[0])
+    return np.array([best[0]])
+
+
+def _value(point: Point) -> float:
+    return point[1]
