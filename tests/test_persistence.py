@@ -288,9 +288,19 @@ VALUES = st.recursive(
 @example({"a": History((Record(1, 2, np.int64(3), *[math.nan] * 6), Record(*range(9))))})
 def test_attributes_of_any_kind(folder, attributes):
     model = DRORegressor()
-    vars(model).update(attributes)
+    vars(model).update({f"{name}_": value for name, value in attributes.items()})
     save(model, folder / "any")
     assert same(vars(load(folder / "any")), vars(model))
+
+
+@pytest.mark.parametrize("name", ["predict", "coef", "_skl_callbacks", "__class__", "set_params"])
+def test_attributes_that_no_fit_leaves_are_refused(path, name):
+    """They would hide a method, or be taken for something else."""
+    model = DRORegressor()
+    vars(model)[name] = "x"
+    save(model, path)
+    with pytest.raises(ModelFileError, match=name):
+        load(path)
 
 
 def test_arrays_that_are_there_twice_are_stored_once(path):
@@ -318,6 +328,7 @@ def test_every_settings_object_and_result_is_covered():
     from drago.persistence import _CLASSES
 
     left_out = {"Certificate", "CheckpointError", "DROProblem", "ModelFileError", "Spectrum"}
+    left_out |= {"RobustPath", "WorstCaseReport"}
     public = {name for name in drago.__all__ if isinstance(getattr(drago, name), type)}
     assert public - left_out <= set(_CLASSES)
     assert {History, Record, SolverResult, Status} <= set(_CLASSES.values())

@@ -350,9 +350,18 @@ def test_weights_of_a_model(data, model):
     same = WeightsDisplay.from_predictions(
         report.losses, report.dual_weights, cap=5.0, ax=display.ax_, name="same"
     )
-    assert_array_equal(same.line_.get_xydata(), display.line_.get_xydata())
+    assert_allclose(same.line_.get_xydata(), display.line_.get_xydata(), rtol=1e-14)
     assert same.cap_line_ is None and same.nominal_line_ is None, "the same lines twice"
     assert len(same.ax_.texts) == 2
+
+
+def test_tails_of_several_models_are_the_same_share():
+    losses = np.arange(100.0)
+    first = SortedLossDisplay.from_predictions(losses, tail_fraction=0.5)
+    second = SortedLossDisplay.from_predictions(losses + 1, tail_fraction=0.2, ax=first.ax_)
+    assert second.tail_ is None and first.tail_ is not None
+    assert_allclose(second.tail_line_.get_xdata(), [0.5, 1.0])
+    assert_allclose(second.tail_line_.get_ydata(), (losses + 1)[50:].mean())
 
 
 def test_weights_rise_with_the_loss_at_the_price_of_shifting(data, model):

@@ -1,6 +1,7 @@
 """The code of the README runs as it stands."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,19 @@ def test_links_lead_somewhere():
     for text in (README, *(README.parent / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", text.read_text()):
             assert (text.parent / target).exists(), (text.name, target)
+
+
+def test_the_demo_prints_what_the_readme_says(capsys):
+    """Up to what rounding on another machine may do to a fit with a tolerance of 1e-4."""
+    runpy.run_path(str(README.parent / "examples" / "demo.py"), run_name="__main__")
+
+    def table(text):
+        rows = re.findall(
+            r"^ *(mean|CVaR 0\.\d) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)%", text, re.M
+        )
+        return {name: [float(value) for value in values] for name, *values in rows}
+
+    printed, written = table(capsys.readouterr().out), table(README.read_text())
+    assert list(printed) == list(written) == ["mean", "CVaR 0.5", "CVaR 0.2", "CVaR 0.1"]
+    for name, values in printed.items():
+        assert values == pytest.approx(written[name], rel=0.02), name

@@ -146,6 +146,8 @@ def test_without_routing_the_missing_groups_are_said():
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="tail_fraction must be"):
         tail_loss_scorer(0.0)
+    with pytest.raises(ValueError, match="loss must be one of"):
+        tail_loss_scorer(loss="mae")
     model = LogisticRegression().fit(X, LABELS)
     with pytest.raises(ValueError, match="'other', which the classifier was not fitted on"):
         tail_loss_scorer()(model, X[:1], ["other"])
@@ -166,10 +168,31 @@ def test_probabilities_of_zero_stay_finite():
     assert np.isfinite(tail_loss_scorer(0.1)(model, X, LABELS))
 
 
+def test_trees_that_are_sure_stay_finite():
+    from sklearn.tree import DecisionTreeClassifier
+
+    model = DecisionTreeClassifier(random_state=0).fit(X[::2], LABELS[::2])
+    assert -800 < tail_loss_scorer(0.1)(model, X, LABELS) < -100
+
+
+def test_groups_that_are_ambiguous_are_refused():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=["a", "b", "class"])
+    model = LogisticRegression().fit(frame, LABELS)
+    with pytest.raises(ValueError, match="a column 'class' too"):
+        worst_group_scorer("class")(model, frame, LABELS)
+    with pytest.raises(ValueError, match="labels of a classification"):
+        worst_group_scorer("class")(Ridge().fit(X, RAW), X, RAW)
+    with pytest.raises(ValueError, match=r"X has \['a', 'b', 'class'\]"):
+        worst_group_scorer("site")(model, frame, LABELS)
+
+
 def test_classifiers_without_probabilities_by_their_errors():
     for model in (RidgeClassifier().fit(X, LABELS), LinearSVC().fit(X, LABELS)):
         expected = (model.predict(X) != LABELS).mean()
         assert tail_loss_scorer(1.0, loss="zero_one")(model, X, LABELS) == pytest.approx(-expected)
+        with pytest.raises(ValueError, match="loss='zero_one'"):
+            tail_loss_scorer(1.0)(model, X, LABELS)
 
 
 def test_they_can_be_sent_to_other_processes():

@@ -607,10 +607,11 @@ def test_sparse_nan_is_named_by_row_and_column():
         problem(sp.csr_array(spoilt(X, np.nan, (4, 1))))
 
 
-def test_inner_set_by_name_has_no_parameters_to_set():
+def test_inner_set_by_name_has_the_parameters_of_the_set():
+    assert Grouped("cvar").set_params(inner__tail_fraction=0.2) == Grouped(CVaR(0.2))
     with pytest.raises(ValueError) as caught:
-        Grouped("cvar").set_params(inner__tail_fraction=0.2)
-    check_message(caught.value, ("inner", "tail_fraction"))
+        Grouped("cvar").set_params(inner__radius=0.2)
+    check_message(caught.value, ("CVaR", "radius", "tail_fraction"))
 
 
 def test_multinomial_labels_far_beyond_the_rows():

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from drago.estimators import DROClassifierCV as DROClassifierCV
     from drago.estimators import DRORegressor as DRORegressor
     from drago.estimators import DRORegressorCV as DRORegressorCV
+    from drago.estimators import RobustPath as RobustPath
+    from drago.estimators import WorstCaseReport as WorstCaseReport
     from drago.estimators import robust_path as robust_path
     from drago.losses import Huber as Huber
     from drago.losses import Logistic as Logistic
@@ -74,6 +76,8 @@ _HOME = {
     "DROClassifierCV": "estimators",
     "DRORegressor": "estimators",
     "DRORegressorCV": "estimators",
+    "RobustPath": "estimators",
+    "WorstCaseReport": "estimators",
     "robust_path": "estimators",
     "tail_loss_scorer": "scorers",
     "worst_group_scorer": "scorers",

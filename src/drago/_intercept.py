@@ -18,6 +18,8 @@ Point = tuple[float, float, float]
 # |sum q s| relative to its scale at which the intercept counts as found: the value is then right
 # to the square of this.
 _SLOPE_TOLERANCE = 1e-8
+# Intercepts of classes this near are tried as equal ones.
+_TIE = 1e-6
 # The same for a lower bound on the value, relative to it.
 _VALUE_TOLERANCE = 1e-15
 
@@ -55,7 +57,14 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
             method="L-BFGS-B",
             options={"maxiter": 500, "ftol": 1e-15, "gtol": 1e-10},
         ).x
-    return b - b.mean()
+    b -= b.mean()
+    # Where classes tie, their numbers are equal to the last bit.
+    order = np.argsort(b)
+    tied = np.split(order, np.flatnonzero(np.diff(b[order]) > _TIE) + 1)
+    even = b.copy()
+    for classes in tied:
+        even[classes] = b[classes].mean()
+    return min(b, even, key=lambda b: value_and_slope(b, problem.nu)[0])
 
 
 def _class_shares(problem: DROProblem, k: int) -> Vector:

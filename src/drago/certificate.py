@@ -56,8 +56,9 @@ _APPROACHES = 3
 _CANCELLED = 1e-15
 # Rows at a time where a vector of temporary values would be as long as the data.
 _CHUNK = 1 << 16
-# Relative rounding of P_0: a sum over the rows, at an intercept that was solved for.
-_ROUNDING = 1e-10
+# Relative rounding of P_0, a sum over the rows, and of a gap at a point that is no better.
+_ROUNDING = 1e-12
+_NOTHING = 256 * np.finfo(float).eps
 
 
 @dataclass(frozen=True)
@@ -458,14 +459,14 @@ def _nonnegative(value: float, scale: float) -> float:
 def relative(gap: float, primal: float, reference: float) -> float:
     """``gap / (P_0 - dual)``.
 
-    Where ``P_0 - dual`` is no more than rounding, the trivial model is optimal, and this is 0. An
-    objective above ``P_0`` by rounding counts as equal to it.
+    Where it and the gap are no more than rounding, the trivial model is optimal, and this is 0.
+    An objective above ``P_0`` by rounding counts as equal to it.
     """
     if not np.isfinite(gap):
         return np.inf
     size = max(abs(reference), np.finfo(float).tiny)
     above = primal - reference
     span = gap if 0.0 < above <= 4.0 * np.finfo(float).eps * size else gap - above
-    if span <= _ROUNDING * size and gap <= span:
+    if span <= _ROUNDING * size and gap <= _NOTHING * size:
         return 0.0
     return gap / max(span, _ROUNDING * size)

@@ -357,6 +357,9 @@ def _history(columns: dict[str, Any]) -> History:
 
 def _estimator(cls: type, params: Any, fitted: Any, requests: Any) -> Any:
     model = cls(**params)
+    for name in fitted:  # nothing that would hide a method
+        if hasattr(cls, name) or (not name.endswith("_") and not name.startswith("_sklearn_")):
+            raise ValueError(f"{name!r} is no attribute of a fitted {cls.__name__}")
     vars(model).update(fitted)
     if requests:
         from sklearn import config_context

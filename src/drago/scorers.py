@@ -14,7 +14,13 @@ import numpy.typing as npt
 from sklearn.base import is_classifier
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from drago._validation import check_groups, check_number, check_sample_weight, shown
+from drago._validation import (
+    check_groups,
+    check_number,
+    check_option,
+    check_sample_weight,
+    shown,
+)
 from drago.losses import as_loss
 from drago.uncertainty import CVaR
 
@@ -81,6 +87,8 @@ class Scorer:
     def __init__(
         self, loss: Any = "auto", *, tail_fraction: float | None = None, groups: Any = None
     ) -> None:
+        if isinstance(loss, str):
+            check_option("loss", loss, ("auto", "zero_one", "squared", "huber"))
         self.loss, self.tail_fraction, self.groups = loss, tail_fraction, groups
         self._weighted: bool | str | None = None
 
@@ -99,11 +107,11 @@ class Scorer:
         losses, p = losses[there], weight[there] / weight.sum()
         if self.tail_fraction is not None:
             return -tail_mean(losses, p, self.tail_fraction)
-        labels = np.asarray(self._labels(X, y, groups))
+        labels = np.asarray(self._labels(estimator, X, y, groups))
         check_groups(labels, n)
         return -worst_group_mean(losses, p, labels[there])
 
-    def _labels(self, X: Any, y: Any, groups: Any) -> Any:
+    def _labels(self, estimator: Any, X: Any, y: Any, groups: Any) -> Any:
         if groups is not None:
             return groups
         if self.groups is None:
@@ -114,15 +122,21 @@ class Scorer:
             )
         if callable(self.groups):
             return self.groups(X, y)
+        columns = list(getattr(X, "columns", ()))
         if isinstance(self.groups, str) and self.groups == "class":
+            if not is_classifier(estimator) or "class" in columns:
+                raise ValueError(
+                    "worst_group_scorer('class') takes the labels of a classification for groups, "
+                    "but there are none, or X has a column 'class' too; give a function (X, y) -> "
+                    "labels."
+                )
             return y
-        try:
-            return X[self.groups]
-        except (IndexError, KeyError, TypeError) as error:
+        if self.groups not in columns:
             raise ValueError(
                 f"worst_group_scorer({self.groups!r}) needs an X with a column of that name, but "
-                f"a {type(X).__name__} was given."
-            ) from error
+                f"X has {shown(columns) if columns else 'no named columns'}."
+            )
+        return X[self.groups]
 
     # ---------------------------------------------------------------- metadata routing
 
@@ -163,8 +177,16 @@ def row_losses(
             f"y holds the label {unknown!r}, which the classifier was not fitted on; keep every "
             "class in every fold, as StratifiedKFold does."
         )
-    rows = np.arange(y.size)
+    rows, least = np.arange(y.size), np.finfo(np.float64).tiny
+    # Probabilities of 0, as of trees, count as the least positive number.
     if hasattr(estimator, "predict_log_proba"):
-        return -np.asarray(estimator.predict_log_proba(X), dtype=np.float64)[rows, place]
-    proba = np.asarray(estimator.predict_proba(X), dtype=np.float64)[rows, place]
-    return -np.log(np.maximum(proba, np.finfo(np.float64).tiny))
+        with np.errstate(divide="ignore"):
+            logarithms = np.asarray(estimator.predict_log_proba(X), dtype=np.float64)
+        return -np.maximum(logarithms[rows, place], np.log(least))
+    if hasattr(estimator, "predict_proba"):
+        proba = np.asarray(estimator.predict_proba(X), dtype=np.float64)[rows, place]
+        return -np.log(np.maximum(proba, least))
+    raise ValueError(
+        f"{type(estimator).__name__} knows no probabilities for the log loss; use "
+        "loss='zero_one', or CalibratedClassifierCV."
+    )

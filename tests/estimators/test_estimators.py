@@ -749,8 +749,10 @@ def test_the_report_is_that_of_numpy(loss, weighted):
     assert report.tail_loss == pytest.approx(tail(losses, p, 0.25))
     assert report.worst_case_loss == pytest.approx(q @ losses)
     assert report.effective_sample_size == pytest.approx(1 / np.sum(q**2))
-    assert report.dual_weights == pytest.approx(q, abs=1e-9)
-    np.testing.assert_array_equal(report.losses, losses)
+    assert report.dual_weights[there] == pytest.approx(q, abs=1e-9)
+    assert report.nominal_weights[there] == pytest.approx(p)
+    assert not report.dual_weights[~there].any() and not report.nominal_weights[~there].any()
+    np.testing.assert_array_equal(report.losses[there], losses)
     assert report.mean_loss <= report.worst_case_loss <= report.tail_loss + 1e-12
     # The rows, the heaviest first, by their place in what was given.
     order = np.argsort(-q, kind="stable")[:4]
@@ -766,6 +768,67 @@ def test_the_report_is_that_of_numpy(loss, weighted):
         assert rows == (names == g).sum() and mean == pytest.approx(means[g])
         assert mass == pytest.approx(p[names == g].sum())
         assert share == pytest.approx(q[names == g].sum())
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", {"a": 1, "b": 5, "c": 2}])
+def test_a_report_on_the_training_rows_has_the_weights_of_the_fit(class_weight):
+    X, y = make("multinomial", n=80)
+    y = np.array(["a", "b", "c"])[np.unique(y, return_inverse=True)[1] % 3]
+    fitted = DROClassifier(CVaR(0.3), class_weight=class_weight, tol=1e-10).fit(X, y)
+    report = fitted.worst_case_report(X, y)
+    assert report.dual_weights == pytest.approx(fitted.dual_weights_, abs=1e-5)
+
+
+def test_a_report_of_a_mean_model_still_has_a_tail():
+    X, y = make("squared", n=80)
+    report = DRORegressor(CVaR(1.0)).fit(X, y).worst_case_report(X, y)
+    assert report.tail_fraction == 0.1 and report.tail_loss > 1.5 * report.mean_loss
+
+
+def test_what_was_fitted_does_not_change_with_the_parameters():
+    X, y = make("squared", n=80)
+    fitted = DRORegressor(CVaR(0.2)).fit(X, y)
+    before = str(fitted.worst_case_report(X, y))
+    fitted.set_params(uncertainty=CVaR(0.7), loss="huber", shift_cost=3.0)
+    assert str(fitted.worst_case_report(X, y)) == before
+
+
+def test_a_large_constant_in_the_target_hides_no_answer():
+    """What the features explain is 1e-11 of the trivial model's objective."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 3))
+    X -= X.mean(axis=0)
+    y = 1e6 + X @ [3.0, -2.0, 1.0]
+    fitted = DRORegressor(CVaR(1.0), fit_intercept=False, l2_reg=1e-6).fit(X, y)
+    assert fitted.coef_ == pytest.approx([3.0, -2.0, 1.0], abs=1e-3)
+
+
+def test_an_interrupt_before_there_is_an_answer_leaves_the_model_as_it_was(monkeypatch):
+    X, y = make("multinomial", n=60)
+    fitted = drago.DROClassifierCV((0.5,), l2_regs=0.1, cv=2).fit(X, y)
+    before = fitted.predict(X)
+    import drago.estimators.cv as cv
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cv, "robust_path", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.fit(X[:, :1], np.arange(60) % 2)
+    np.testing.assert_array_equal(fitted.predict(X), before)
+
+
+def test_the_level_of_groups_can_be_searched_by_name():
+    X, y = make("squared", n=80)
+    fitted = DRORegressor(drago.Grouped()).set_params(uncertainty__inner__tail_fraction=0.5)
+    assert fitted.fit(X, y, groups=np.arange(80) % 4).uncertainty_ == drago.Grouped(CVaR(0.5))
+
+
+def test_warnings_point_to_the_line_of_the_caller():
+    X, y = make("squared", n=80)
+    with pytest.warns(ConvergenceWarning) as caught:
+        DRORegressor(max_iter=1, tol=1e-12).fit(X, y)
+    assert caught[0].filename == __file__
 
 
 def test_a_report_can_be_read():

@@ -253,6 +253,32 @@ def test_bad_settings_are_named(settings, message):
         drago.DRORegressorCV(**settings).fit(X, y)
 
 
+def test_held_out_rows_count_by_their_sample_weights_alone():
+    X, y = data("two")
+    plain, weighted = (
+        drago.DROClassifierCV((1.0,), l2_regs=1e6, cv=3, criterion="mean", class_weight=weights)
+        for weights in (None, {0: 1, 1: 50})
+    )
+    plain.fit(X, y)
+    weighted.fit(X, y)
+    # With such an l2_reg a model is its intercept: the odds of the weighted classes.
+    rows = [judge for _, judge in StratifiedKFold(3).split(X, y)]
+    share = np.array([y[judge].mean() for judge in rows])
+    odds = 50 * y.mean() / (1 - y.mean())
+    expected = share * np.log1p(1 / odds) + (1 - share) * np.log1p(odds)
+    np.testing.assert_allclose(weighted.cv_results_["loss"][0], expected, rtol=0.05)
+    assert (plain.cv_results_["loss"] < 0.75).all()
+
+
+def test_verbose_shows_the_folds(capsys):
+    X, y = data("two")
+    drago.DROClassifierCV((0.5,), cv=3, verbose=1).fit(X, y)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:3]] == ["fold 1", "fold 2", "fold 3"]
+    drago.DROClassifierCV((0.5,), cv=3).fit(X, y)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_fold_without_a_class_is_named():
     X, y = data("two", n=20)
     y[:10], y[10:] = 0.0, 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +90,10 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             "l2_reg": self.l2_reg,
         }
 
+    def _weight_of_labels(self, y: Any) -> Any:
+        """What the weights of rows with these targets are multiplied by."""
+        return 1.0
+
     def _n_threads(self) -> int | None:
         if self.n_jobs is None:
             return None
@@ -102,11 +107,16 @@ class DROEstimator(CallbackSupport, BaseEstimator):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A fit that fails leaves the model that was fitted before."""
+        """A fit that fails leaves the model that was fitted before.
+
+        So does an interrupted one, unless it has an answer already.
+        """
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
             yield
-        except Exception:
+        except BaseException:
+            if getattr(self, "result_", None) is not before.get("result_"):
+                raise
             for name in [name for name in vars(self) if name.endswith("_")]:
                 del self.__dict__[name]
             self.__dict__.update(before)
@@ -129,7 +139,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         n, groups, loss = X.shape[0], metadata["groups"], self._loss()
         weight = None if weight is None else check_sample_weight(weight, n)
         codes = None if groups is None else check_groups(groups, n)
-        rows = Rows(X, self._encode(y), weight, codes)
+        rows, levels = Rows(X, self._encode(y), weight, codes), self._levels()
         if not isinstance(loss, UserLoss):
             rows = rows.merged()
         problem = DROProblem(
@@ -137,7 +147,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             rows.y,
             loss=loss,
             divergence=self.divergence,
-            **self._levels(),
+            **levels,
             sample_weight=rows.weight,
             groups=rows.groups,
             fit_intercept=self.fit_intercept,
@@ -160,6 +170,9 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         self.__dict__.update(self._shapes(result.coef, result.intercept, X.dtype))
         self.dual_weights_ = q
         self.dual_gap_ = result.gap
+        self.uncertainty_ = copy.deepcopy(as_uncertainty(levels["uncertainty"]))
+        self.divergence_ = problem.divergence
+        self.loss_ = problem.loss
         self.shift_cost_ = problem.shift_cost
         self.n_iter_ = result.n_iter
         self.history_ = result.history
@@ -211,7 +224,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
                 f"y must have one entry for each of the {raw.shape[0]} rows of X, but has shape "
                 f"{shape}."
             )
-        return self._loss().evaluate(self._encode(np.asarray(y).reshape(-1)), raw)[0]
+        return self.loss_.evaluate(self._encode(np.asarray(y).reshape(-1)), raw)[0]
 
     def worst_case_report(
         self,
@@ -225,9 +238,9 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     ) -> WorstCaseReport:
         """Which rows and groups of some data this model serves worst.
 
-        The weights are the worst-case ones for the losses of *this* data, under the model's
-        uncertainty set, divergence and shift cost. For the training rows they are in
-        `dual_weights_` already.
+        The weights are the worst-case ones for the losses of *this* data, under the set, the
+        divergence, the shift cost and the class weights of the fit. For the training rows they
+        are in `dual_weights_` already.
 
         Parameters
         ----------
@@ -236,8 +249,8 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             Labels to report losses by; needed for a `Grouped` set.
         sample_weight : array of shape (n,), optional
         tail_fraction : float in (0, 1], optional
-            The share of the rows whose mean loss is reported as the tail's; a `CVaR`'s own, else
-            0.1.
+            The share of the rows whose mean loss is reported as the tail's; a `CVaR`'s own where
+            that is below 1, else 0.1.
         n_rows : int
             How many of the rows to name.
 
@@ -246,31 +259,33 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         WorstCaseReport
         """
         losses = self.losses(X, y)
-        n = losses.size
+        n, uncertainty, codes = losses.size, self.uncertainty_, None
         weight = np.ones(n)
         if sample_weight is not None:
             weight = scaled(check_sample_weight(sample_weight, n))
+        weight = weight * self._weight_of_labels(y)
         there = weight > 0
-        p = weight[there] / weight.sum()
-        uncertainty = as_uncertainty(self._levels()["uncertainty"])
-        codes = None
+        p = weight / weight.sum()
         if isinstance(uncertainty, Grouped) and groups is None:
             raise ValueError(f"{uncertainty!r} needs to know the group of each row: give groups=.")
         if groups is not None:
             check_groups(groups, n)
-            groups = np.asarray(groups)[there]
-            codes = check_groups(groups, p.size)
+            groups = np.asarray(groups)
+            codes = check_groups(groups[there], int(there.sum()))
         if tail_fraction is None:
-            tail_fraction = uncertainty.tail_fraction if isinstance(uncertainty, CVaR) else 0.1
-        oracle = uncertainty.oracle(p, uncertainty.match(self.divergence), codes)
+            own = uncertainty.tail_fraction if isinstance(uncertainty, CVaR) else 1.0
+            tail_fraction = own if own < 1 else 0.1
+        q = np.zeros(n)
+        oracle = uncertainty.oracle(p[there], self.divergence_, codes)
+        q[there] = oracle.weights(losses[there], self.shift_cost_)
         return make_report(
-            losses[there],
+            losses,
             p,
-            oracle.weights(losses[there], self.shift_cost_),
+            q,
             tail_fraction=check_number(
                 "tail_fraction", tail_fraction, low=0, high=1, open_low=True
             ),
             n_rows=check_integer("n_rows", n_rows, low=0),
-            index=np.asarray(X.index)[there] if hasattr(X, "iloc") else np.flatnonzero(there),
+            index=np.asarray(X.index) if hasattr(X, "iloc") else np.arange(n),
             groups=groups,
         )

@@ -63,6 +63,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
     ----------
     classes_ : array of shape (n_classes,)
         Labels of the rows of positive weight.
+    class_weight_ : dict
+        What the weights of the rows of each label were multiplied by.
     coef_ : array of shape (1, n_features) or (n_classes, n_features)
         In the dtype of X, as `intercept_`.
     intercept_ : array of shape (1,) or (n_classes,)
@@ -70,8 +72,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         The worst-case weights of the training rows; 0 for rows of weight 0.
     dual_gap_ : float
         Certified bound on how far the objective is from its minimum.
-    shift_cost_ : float
-        The shift cost used.
+    uncertainty_, divergence_, shift_cost_, loss_ : the set, the divergence, the cost and the loss
+        That it was fitted with.
     n_iter_ : int
     history_ : History
         The certificates on the way.
@@ -150,11 +152,9 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         with self._all_or_nothing():
             X, y = self._check_data(X, y)
             check_classification_targets(y)
-            weight = None
             before = getattr(self, "classes_", None)
-            if sample_weight is not None or self.class_weight is not None:
-                weight = self._weights(y, sample_weight)
-            there = np.ones(y.shape, dtype=bool) if weight is None else weight > 0
+            weight = self._weights(y, sample_weight)
+            there = weight > 0
             self.classes_ = np.unique(y[there])
             if self.classes_.size < 2:
                 raise ValueError(
@@ -175,10 +175,10 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         weight = np.ones(n)
         if sample_weight is not None:
             weight = scaled(check_sample_weight(sample_weight, n))
-        if self.class_weight is None:
-            return weight
         classes, codes = np.unique(y, return_inverse=True)
-        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+        if self.class_weight is None:
+            of_class = np.ones(classes.size)
+        elif isinstance(self.class_weight, str) and self.class_weight == "balanced":
             mass = np.bincount(codes, weights=weight)
             of_class = np.where(mass > 0, weight.sum() / np.where(mass > 0, mass, 1.0), 0.0)
         else:
@@ -188,7 +188,12 @@ class DROClassifier(ClassifierMixin, DROEstimator):
                     "class_weight must hold nonnegative numbers, one of them positive, but "
                     f"{shown(self.class_weight)} was given."
                 )
+        self.class_weight_ = dict(zip(classes.tolist(), of_class.tolist()))
         return check_sample_weight(weight * of_class[codes], n)
+
+    def _weight_of_labels(self, y: Any) -> Any:
+        of_class = np.array([self.class_weight_[label] for label in self.classes_.tolist()])
+        return of_class[self._encode(np.asarray(y).reshape(-1)).astype(np.intp)]
 
     def decision_function(self, X: Any) -> Array:
         """Raw predictions: log-odds of ``classes_[1]``, shape (n,), or (n, n_classes) of them."""

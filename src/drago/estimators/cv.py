@@ -38,13 +38,20 @@ class _ChosenByCV:
         return None  # `n_jobs` are folds here
 
     def _solve(self, X: Any, y: Array, weight: Any, metadata: dict[str, Any], start: Any) -> None:
-        self._choose(X, y, weight, metadata["groups"])
+        self._choose(X, y, weight, metadata["sample_weight"], metadata["groups"])
         super()._solve(X, y, weight, metadata, start)  # type: ignore[misc]
 
-    def _choose(self: Any, X: Any, y: Array, weight: Any, groups: Any) -> None:
-        """Solve the path on each fold's training rows and judge it on the others."""
+    def _choose(self: Any, X: Any, y: Array, weight: Any, sample_weight: Any, groups: Any) -> None:
+        """Solve the path on each fold's training rows and judge it on the others.
+
+        These count by their `sample_weight` alone; class weights are a means of fitting.
+        """
         n, classifies = X.shape[0], is_classifier(self)
-        weight = None if weight is None else check_sample_weight(weight, n)
+        weight = np.ones(n) if weight is None else check_sample_weight(weight, n)
+        judged = weight
+        if sample_weight is not None or classifies:
+            judged = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
+            judged = np.where(weight > 0, judged, 0.0)
         criterion = check_option("criterion", self.criterion, _CRITERIA)
         tail = check_number("criterion_tail", self.criterion_tail, low=0, high=1, open_low=True)
         if groups is not None:
@@ -74,6 +81,7 @@ class _ChosenByCV:
             "max_iter": self.max_iter,
             "time_limit": self.time_limit,
             "random_state": self._seed(),
+            "verbose": max(int(self.verbose) - 1, 0),
         }
         codes = self._encode(y)
         splitter = check_cv(self.cv, y, classifier=classifies)
@@ -81,9 +89,14 @@ class _ChosenByCV:
         looks = get_routing_for_object(splitter).consumes("split", ["groups"])
         folds = splitter.split(X, y, groups if looks else None)
         columns = Parallel(n_jobs=self.n_jobs)(
-            delayed(_held_out)(X, codes, weight, groups, by, train, test, settings, criterion, tail)
+            delayed(_held_out)(
+                X, codes, weight, judged, groups, by, train, test, settings, criterion, tail
+            )
             for train, test in folds
         )
+        if self.verbose:
+            for k, column in enumerate(columns):
+                print(f"fold {k + 1}: {criterion} loss {min(column):.6g} to {max(column):.6g}")
         losses = np.array(columns).T
         self.cv_results_ = {
             "params": [
@@ -100,7 +113,8 @@ class _ChosenByCV:
 def _held_out(
     X: Any,
     y: Array,
-    weight: Vector | None,
+    weight: Vector,
+    judged_by: Vector,
     groups: Array | None,
     by: Array | None,
     train: Array,
@@ -111,7 +125,7 @@ def _held_out(
 ) -> list[float]:
     """What each model of the path, fitted on `train`, loses on `test`."""
     loss: Loss = settings["loss"]
-    fitted = train if weight is None else train[weight[train] > 0]
+    fitted = train[weight[train] > 0]
     if isinstance(loss, (Logistic, Multinomial)):
         lost = np.setdiff1d(y, y[fitted])
         if lost.size:
@@ -122,14 +136,12 @@ def _held_out(
     path = robust_path(
         X[train],
         y[train],
-        sample_weight=None if weight is None else weight[train],
+        sample_weight=weight[train],
         groups=None if groups is None else groups[train],
         **settings,
     )
-    of_test = np.ones(test.size) if weight is None else weight[test]
-    judged = test[of_test > 0]
-    p = of_test[of_test > 0]
-    p = p / p.sum()
+    judged = test[judged_by[test] > 0]
+    p = judged_by[judged] / judged_by[judged].sum()
     held_out = []
     for coef, intercept in zip(path.coefs, path.intercepts):
         raw = X[judged] @ np.atleast_2d(coef).T + intercept
@@ -167,8 +179,11 @@ class DRORegressorCV(_ChosenByCV, DRORegressor):
         Folds at a time.
     time_limit : float, optional
         Seconds for each fold, and for the fit on all rows.
-    uncertainty, loss, divergence, fit_intercept, constraint, solver, tol, max_iter, random_state, \
-verbose : as for `DRORegressor`
+    verbose : int
+        1 prints a line for each fold and for each certificate of the fit on all rows, 2 also those
+        of the folds.
+    uncertainty, loss, divergence, fit_intercept, constraint, solver, tol, max_iter, \
+random_state : as for `DRORegressor`
 
     Attributes
     ----------
@@ -249,8 +264,11 @@ class DROClassifierCV(_ChosenByCV, DROClassifier):
         Folds at a time.
     time_limit : float, optional
         Seconds for each fold, and for the fit on all rows.
+    verbose : int
+        1 prints a line for each fold and for each certificate of the fit on all rows, 2 also those
+        of the folds.
     uncertainty, divergence, fit_intercept, constraint, class_weight, solver, tol, max_iter, \
-random_state, verbose : as for `DROClassifier`
+random_state : as for `DROClassifier`
 
     Attributes
     ----------

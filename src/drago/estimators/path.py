@@ -104,7 +104,7 @@ def robust_path(
     tol: float = 1e-4,
     max_iter: int | None = None,
     time_limit: float | None = None,
-    random_state: int = 0,
+    random_state: int | None = None,
     n_threads: int | None = None,
     verbose: int = 0,
 ) -> RobustPath:
@@ -178,7 +178,7 @@ def robust_path(
             tol=tol,
             max_iter=max_iter,
             time_limit=None if left is None else max(left, 0.0),
-            random_state=random_state,
+            random_state=0 if random_state is None else random_state,
             warm_start=found.get(neighbour),
             n_threads=n_threads,
             verbose=verbose,

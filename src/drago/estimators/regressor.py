@@ -62,8 +62,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
         The worst-case weights of the training rows; 0 for rows of weight 0.
     dual_gap_ : float
         Certified bound on how far the objective is from its minimum.
-    shift_cost_ : float
-        The shift cost used.
+    uncertainty_, divergence_, shift_cost_, loss_ : the set, the divergence, the cost and the loss
+        That it was fitted with.
     n_iter_ : int
     history_ : History
         The certificates on the way.

@@ -21,15 +21,16 @@ class WorstCaseReport:
     Attributes
     ----------
     n_samples : int
+        Rows of positive weight.
     mean_loss, tail_loss, worst_case_loss : float
         The mean of the losses; that of their worst `tail_fraction`; that under the worst-case
         weights ``q`` of the model's own set and shift cost.
     tail_fraction : float
     effective_sample_size : float
         ``1 / sum q_i^2``: how many rows share the weight.
-    dual_weights : array of shape (n_samples,)
-        The worst-case weights ``q``.
-    losses : array of shape (n_samples,)
+    losses, nominal_weights, dual_weights : arrays of shape (n,)
+        Of all rows that were given: their losses, the nominal weights ``p`` and the worst-case
+        weights ``q``, both 0 for rows of weight 0.
     rows : dict of arrays
         The rows of the largest weight: "row", "weight", "times" (weight over nominal weight),
         "loss". ``pandas.DataFrame(report.rows)`` makes a frame of it.
@@ -44,8 +45,9 @@ class WorstCaseReport:
     worst_case_loss: float
     tail_fraction: float
     effective_sample_size: float
-    dual_weights: Vector
     losses: Vector
+    nominal_weights: Vector
+    dual_weights: Vector
     rows: dict[str, Array]
     groups: dict[str, Array]
 
@@ -85,6 +87,7 @@ def make_report(
     Parameters
     ----------
     losses, p, q : arrays of shape (n,)
+        Rows with ``p = 0`` count for nothing.
     tail_fraction : float
     n_rows : int
         How many of the rows to name.
@@ -102,28 +105,30 @@ def make_report(
     }
     table: dict[str, Array] = {}
     if groups is not None:
-        labels, codes = np.unique(groups, return_inverse=True)
+        there = p > 0
+        labels, codes = np.unique(groups[there], return_inverse=True)
         codes = codes.reshape(-1)
-        mass = np.bincount(codes, weights=p)
-        loss = np.bincount(codes, weights=p * losses) / mass
+        mass = np.bincount(codes, weights=p[there])
+        loss = np.bincount(codes, weights=(p * losses)[there]) / mass
         worst = np.argsort(-loss, kind="stable")
         columns = {
             "group": labels,
             "rows": np.bincount(codes),
             "mass": mass,
-            "share": np.bincount(codes, weights=q),
+            "share": np.bincount(codes, weights=q[there]),
             "loss": loss,
         }
         table = {name: column[worst] for name, column in columns.items()}
     return WorstCaseReport(
-        n_samples=losses.size,
+        n_samples=int(np.count_nonzero(p)),
         mean_loss=float(p @ losses),
-        tail_loss=tail_mean(losses, p, tail_fraction),
+        tail_loss=tail_mean(losses[p > 0], p[p > 0], tail_fraction),
         worst_case_loss=float(q @ losses),
         tail_fraction=tail_fraction,
         effective_sample_size=float(1.0 / (q @ q)),
-        dual_weights=q,
         losses=losses,
+        nominal_weights=p,
+        dual_weights=q,
         rows=rows,
         groups=table,
     )

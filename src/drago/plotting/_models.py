@@ -53,7 +53,7 @@ def nominal(losses: Any, sample_weight: Any = None) -> tuple[Vector, Vector, Any
 
 def set_of(model: Any) -> UncertaintySet:
     """The set that a model was fitted with, also where it was chosen by cross-validation."""
-    return as_uncertainty(model._levels()["uncertainty"])
+    return model.uncertainty_
 
 
 def tail_of(model: Any) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from drago._validation import check_number, numeric
-from drago.plotting._axes import BEHIND, PALE, add_legend, axes_for, is_drawn, styled
+from drago.plotting._axes import BEHIND, PALE, add_legend, axes_for, styled
 from drago.plotting._models import Vector, name_of, nominal, tail_of, unwrap
 
 # Tail fractions at which the tail risk is drawn, unless others are given.
@@ -194,14 +194,17 @@ class SortedLossDisplay:
         self.tail_ = self.tail_line_ = None
         if self.tail_fraction is None:
             return
-        ends = [1.0 - self.tail_fraction, 1.0]
+        shaded = [patch for patch in ax.patches if patch.get_label().endswith("and its mean")]
+        # What is compared is the mean of one tail.
+        fraction = 1.0 - shaded[0].get_x() if shaded else self.tail_fraction
+        ends = [1.0 - fraction, 1.0]
         p = np.diff(self.share, prepend=0.0)
-        mean = tail_means(self.losses, p, self.tail_fraction)
+        mean = tail_means(self.losses, p, fraction)
         (self.tail_line_,) = ax.plot(
             ends, [mean, mean], color=self.line_.get_color(), linewidth=1, linestyle="--"
         )
-        text = f"worst {100 * self.tail_fraction:g}% and its mean"
-        if not is_drawn(ax, text):
+        if not shaded:
+            text = f"worst {100 * fraction:g}% and its mean"
             self.tail_ = ax.axvspan(*ends, color=PALE, linewidth=0, zorder=BEHIND, label=text)
 
 

@@ -92,13 +92,10 @@ class WeightsDisplay:
         """
         model, X = unwrap(model, X)
         report = model.worst_case_report(X, y, groups=groups, sample_weight=sample_weight, n_rows=0)
-        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        if weight is not None:  # the report leaves out rows of weight 0
-            weight = weight[weight > 0]
         return cls.from_predictions(
             report.losses,
             report.dual_weights,
-            sample_weight=weight,
+            sample_weight=report.nominal_weights,
             cap=cap_of(model),
             name=name_of(model) if name is None else name,
             ax=ax,
@@ -177,6 +174,7 @@ class WeightsDisplay:
             self.cap_line_ = level_line(ax, self.cap, f"cap {self.cap:g}")
         ax.set_xlabel("loss")
         ax.set_ylabel("weight / nominal weight")
-        add_legend(ax, loc="center right")
+        # Points may be anywhere, and its markers look like some: it goes above the axes.
+        add_legend(ax, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
         self.ax_, self.figure_ = ax, ax.figure
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,9 @@ from drago.solvers.protocol import Method, State
 
 if TYPE_CHECKING:
     from drago.solvers.base import Loop
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def sentence(
@@ -66,10 +71,15 @@ def narrated(callback: Callable[[State], Any] | None) -> Callable[[State], Any]:
 
 
 def warn(message: str) -> None:
-    """Say it to the caller of `solve`."""
+    """Say it, as from the first line outside of this package and of scikit-learn."""
+    import sklearn
     from sklearn.exceptions import ConvergenceWarning
 
-    warnings.warn(message, ConvergenceWarning, stacklevel=5)
+    inside = (_PACKAGE, os.path.dirname(sklearn.__file__) + os.sep)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ConvergenceWarning, stacklevel=level)
 
 
 def _trivial_note(loop: Loop) -> str:

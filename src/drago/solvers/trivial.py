@@ -17,7 +17,7 @@ from drago.solvers.protocol import Method
 
 # The shift cost, in units of the trivial model's objective, and how well that problem is solved.
 _SHIFT_COST = 1e-8
-_TOL = 1e-4
+_TOL = 1e-6
 # How little the best point may gain on the trivial model, in the same unit, to be taken for it.
 _LITTLE = 1e-6
 

@@ -190,6 +190,11 @@ class UncertaintySet:
                         f"{type(self).__name__} has no parameter {name!r}; it has {self._names()}."
                     )
                 inner = getattr(self, name)
+                if rest and isinstance(inner, str):
+                    from drago.uncertainty import as_uncertainty
+
+                    inner = as_uncertainty(inner)
+                    setattr(self, name, inner)
                 if rest and not hasattr(inner, "set_params"):
                     raise ValueError(
                         f"{key} cannot be set because {name}={inner!r} is not a set with "
