@@ -10,7 +10,7 @@ STAMP := $(VENV)/.stamp
 # What drago is compared with has an environment of its own.
 PEERS := .venv-peers
 
-.PHONY: demo test test-slow test-all lint format bench bench-peers clean
+.PHONY: demo test test-slow test-all lint format bench bench-peers paper paper-quick paper-docs clean
 
 demo: $(STAMP)-core
 	$(BIN)/python examples/demo.py
@@ -38,6 +38,18 @@ bench: $(STAMP)-core
 bench-peers: $(PEERS)/.stamp
 	$(PEERS)/bin/python benchmarks/bench_peers.py dro mean --solvers auto lbfgs
 
+# The paper's experiments (an hour at most on two cores), and a small version of them (minutes).
+# Both need the data sets in DRAGO_DATA_DIR and go on where they were stopped.
+paper: $(STAMP)-bench
+	$(BIN)/python benchmarks/paper --size full --out results/paper
+
+paper-quick: $(STAMP)-bench
+	$(BIN)/python benchmarks/paper --size quick --out results/paper-quick
+
+# The docs page, from the results of `make paper`.
+paper-docs: $(STAMP)-bench
+	$(BIN)/python benchmarks/paper --size full --out results/paper --docs docs
+
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -55,6 +67,10 @@ $(STAMP)-test: pyproject.toml | $(BIN)/python
 
 $(STAMP)-lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[lint]"
+	touch $@ $(STAMP)-core
+
+$(STAMP)-bench: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	touch $@ $(STAMP)-core
 
 # Both in one environment, so that they run in one process. `dro` without what it depends on: that
