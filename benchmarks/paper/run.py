@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -60,7 +61,7 @@ def _in_parallel(left: list[Job], out: Path, workers: int, display: Display) -> 
     # A process that was forked after threads were started may hang: spawn.
     context = multiprocessing.get_context("spawn")
     running: dict[Future[None], Job] = {}
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_to_parent) as pool:
         try:
             while left or running:
                 while left and len(running) < workers:
@@ -77,8 +78,16 @@ def _in_parallel(left: list[Job], out: Path, workers: int, display: Display) -> 
                     display.done += 1
                 display.show()
         except BaseException:
+            # What they are at is not written before it is done, so it is not half there.
+            for child in multiprocessing.active_children():
+                child.kill()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _leave_to_parent() -> None:
+    """Interrupts are for the process that gives out the jobs; a solver takes one for its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _next(left: list[Job], out: Path) -> Job | None:
