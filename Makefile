@@ -61,8 +61,8 @@ $(STAMP)-core: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-$(STAMP)-test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
+$(STAMP)-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test,torch]"
 	touch $@ $(STAMP)-core
 
 $(STAMP)-lint: pyproject.toml | $(BIN)/python

@@ -57,3 +57,13 @@ def test_writes_a_picture(script, tmp_path, monkeypatch, capsys):
     # Nothing runs out of the picture: its border is white.
     edges = [pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]]
     assert all((edge[..., :3] == 1.0).all() for edge in edges)
+
+
+@pytest.mark.slow
+def test_a_network_is_trained(monkeypatch, capsys):
+    pytest.importorskip("torch")
+    script = EXAMPLES / "robust_digits.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--small"])
+    runpy.run_path(str(script), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("mean", "CVaR 0.2", "KL ball 0.5", "classes"))

@@ -1,0 +1,170 @@
+"""Exact dual maximisation on tensors: ``argmax over q in Q of <u, q> - c Omega(q)``.
+
+The same maps as `drago.uncertainty`'s oracles, as tensor operations on the device of the losses.
+No value is read back, and which operations run depends on shapes and on the set alone: calls can be
+recorded in a CUDA graph and compiled by `torch.compile` (for `Spectrum`, see `TensorOracle`).
+
+Everything is computed in float64, whatever comes in, and rounded at the end: thresholds are sums
+over all rows and differences of losses are divided by ``c``, which float32 would not survive. Where
+a device has no float64 (Apple's), float32 is what there is.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drago.divergences import Divergence
+from drago.torch_engine._pools import spectral
+from drago.torch_engine._spectra import Spectra
+from drago.torch_engine._thresholds import (
+    capped_chi2,
+    capped_kl,
+    capped_vertex,
+    chi2_ball,
+    is_zero,
+    kl_ball,
+)
+from drago.uncertainty import (
+    ESRM,
+    Chi2Ball,
+    CVaR,
+    Extremile,
+    Grouped,
+    KLBall,
+    Simplex,
+    SpectralSet,
+    Spectrum,
+    as_uncertainty,
+)
+
+_SETS = (CVaR, Simplex, Chi2Ball, KLBall, Extremile, ESRM, Spectrum)
+
+
+def working_dtype(device: torch.device) -> torch.dtype:
+    """float64 where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class TensorOracle:
+    """The dual oracle of a set, for tensors of any length.
+
+    Parameters
+    ----------
+    uncertainty : UncertaintySet or str, default="cvar"
+        As for `drago.DROProblem`, but for a user's own set, which works on arrays. A copy is kept.
+    divergence : {"auto", "chi2", "kl"} or Divergence, default="auto"
+
+    Notes
+    -----
+    `Spectrum` calls a user's function, which works on arrays. Its values for a number of rows of
+    equal weight are asked for once and kept. With ``integral=`` and unequal weights every call
+    makes a round trip to the processor; with ``density=`` none does.
+    """
+
+    def __init__(self, uncertainty: Any = "cvar", divergence: Divergence | str = "auto") -> None:
+        given = copy.deepcopy(as_uncertainty(uncertainty))
+        self.divergence = given.match(divergence)
+        given.lock()
+        self.uncertainty = given
+        self.grouped = isinstance(given, Grouped)
+        self._inner = given._inner if isinstance(given, Grouped) else given
+        if not isinstance(self._inner, _SETS):
+            raise TypeError(
+                "the torch engine takes the sets of drago.uncertainty, but a set of one's own "
+                f"({type(getattr(self._inner, 'given', self._inner)).__name__}) was given: its "
+                "worst_case works on arrays. Use drago.solve for it."
+            )
+        self._spectra = Spectra(self._inner) if isinstance(self._inner, SpectralSet) else None
+
+    def weights(
+        self,
+        u: Tensor,
+        c: float | Tensor,
+        p: Tensor | None = None,
+        groups: Tensor | None = None,
+    ) -> Tensor:
+        """``argmax over q in Q of <u, q> - c Omega(q)``.
+
+        Parameters
+        ----------
+        u : tensor of shape (n,)
+            Losses, or the shifted vector of a proximal step.
+        c : float or tensor of shape ()
+            Price of moving away from `p`; 0 gives a vertex of the set, where equal losses share in
+            proportion to `p`. The value of a tensor is not read: it must be positive.
+        p : tensor of shape (n,), optional
+            Nominal weights, nonnegative with sum 1; uniform by default. Rows of weight 0 take no
+            part and may have any loss.
+        groups : integer tensor of shape (n,), optional
+            The group of each row, any integers; for `Grouped` alone.
+
+        Returns
+        -------
+        q : tensor of shape (n,)
+            In the dtype of `u`, float32 at least. NaN where `u` is not finite.
+        """
+        out = torch.promote_types(u.dtype, torch.float32)
+        q = self.exact_weights(u.to(working_dtype(u.device)), c, p, groups)
+        return q.to(out)
+
+    def exact_weights(
+        self, u: Tensor, c: float | Tensor, p: Tensor | None, groups: Tensor | None
+    ) -> Tensor:
+        """`weights` in the working dtype, which `u` has."""
+        n = int(u.shape[0])
+        nominal = torch.full_like(u, 1.0 / n) if p is None else p.to(u)
+        # Rows without weight carry the smallest loss of the others, where they change nothing.
+        live = nominal > 0
+        finite = (torch.isfinite(u) | ~live).all()
+        u = torch.where(live, u, torch.where(live, u, math.inf).amin())
+        if self.grouped:
+            if groups is None:
+                raise ValueError("Grouped needs to know the group of each row: give groups=.")
+            q = self._by_group(u, c, nominal, groups)
+        else:
+            q = self._rows(u, c, nominal, p is None)
+        return torch.where(finite, q, math.nan)
+
+    def distance(self, q: Tensor, p: Tensor | None = None) -> Tensor:
+        """``D(q || p)``, a tensor of shape (); `p` is uniform by default."""
+        n = int(q.shape[0])
+        p = torch.full_like(q, 1.0 / n) if p is None else p.to(q)
+        ratio = torch.where(p > 0, q / torch.where(p > 0, p, 1.0), 1.0)
+        if self.divergence.name == "chi2":
+            return 0.5 * (p * (ratio - 1.0) ** 2).sum()
+        # x log x - (x - 1) instead of x log x: the same in sum, and accurate where q is close to p.
+        return (p * (torch.xlogy(ratio, ratio) - (ratio - 1.0))).sum()
+
+    def _by_group(self, u: Tensor, c: float | Tensor, p: Tensor, groups: Tensor) -> Tensor:
+        """As many groups as rows are provided for, so that nothing has to be counted."""
+        ordered, order = groups.sort()
+        new = torch.zeros_like(ordered)
+        new[1:] = (ordered[1:] != ordered[:-1]).to(ordered.dtype)
+        label = torch.zeros_like(order).scatter(0, order, new.cumsum(0))
+        mass = torch.zeros_like(p).index_add(0, label, p)
+        # From the maximum, so that equal losses give equal means and a constant changes nothing.
+        total = torch.zeros_like(p).index_add(0, label, p * (u - u.amax()))
+        some = mass > 0
+        safe = torch.where(some, mass, 1.0)
+        mean = total / safe
+        mean = torch.where(some, mean, torch.where(some, mean, math.inf).amin())
+        r = self._rows(mean, c, mass / mass.sum(), False)
+        return p * (r / safe).gather(0, label)
+
+    def _rows(self, u: Tensor, c: float | Tensor, p: Tensor, uniform: bool) -> Tensor:
+        kind, name = self._inner, self.divergence.name
+        if self._spectra is not None:
+            return spectral(u, p, c, name, self._spectra, uniform)
+        if isinstance(kind, Chi2Ball):
+            return chi2_ball(u, p, c, float(kind.radius))
+        if isinstance(kind, KLBall):
+            return kl_ball(u, p, c, float(kind.radius))
+        cap = 1.0 / float(kind.tail_fraction) if isinstance(kind, CVaR) else math.inf
+        if is_zero(c):
+            return capped_vertex(u, p, cap)
+        return (capped_chi2 if name == "chi2" else capped_kl)(u, p, c, cap)
