@@ -431,10 +431,13 @@ class DROProblem:
         """The same problem at w = 0 with one row a class (and group): weights add up."""
         if self.uncertainty.is_users:
             return None
-        groups = np.zeros(self.n_samples, np.int64) if self.groups is None else self.groups
-        labels = np.stack([self.y.astype(np.int64), groups])
-        (y, group), back = np.unique(labels, axis=1, return_inverse=True)
-        mass = group_sums(back.reshape(-1), self.p)
+        classes = int(self.y.max()) + 1
+        labels = self.y.astype(np.int64) + classes * (0 if self.groups is None else self.groups)
+        if int(labels.max()) >= self.n_samples:
+            return None  # hardly fewer than there are rows
+        mass = group_sums(labels, self.p)
+        there = np.flatnonzero(mass)
+        y, group, mass = there % classes, there // classes, mass[there]
         return self._replace(
             X=np.zeros((y.size, 1)),
             y=y.astype(self.y.dtype),

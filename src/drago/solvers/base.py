@@ -149,7 +149,7 @@ class Loop:
         """Where a method starts: a given point, or w = 0 with its best intercept."""
         if self._start is not None:
             return self._start.w.copy(), self._start.b.copy()
-        return self._trivial
+        return self.trivial
 
     @property
     def was_given_a_start(self) -> bool:
@@ -203,7 +203,7 @@ class Loop:
             return "another method did no better"
 
     @property
-    def _trivial(self) -> tuple[Matrix, Vector]:
+    def trivial(self) -> tuple[Matrix, Vector]:
         problem = self.problem
         w = problem.constraint.project(np.zeros((problem.n_features, problem.n_outputs)))
         return w, problem.reference[1]
@@ -408,7 +408,7 @@ class Loop:
     def _enter_reference(self) -> None:
         """The trivial model is the first candidate: nothing worse is ever returned."""
         unknown = uncertified(self.problem, self.problem.reference[0])
-        self._best = Best(unknown, *self._trivial)
+        self._best = Best(unknown, *self.trivial)
 
     def _enter_start(self, iterate: Iterate) -> None:
         """Nor anything worse than a start that was given."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from drago.problem import DROProblem
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.protocol import Method
@@ -41,7 +39,7 @@ class TrivialModel:
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         why = "the objective does not fall any more"
-        value, b = problem.reference
+        value = problem.reference[0]
         if loop.best.primal < value - _LITTLE * abs(value) or value == 0:
             return why
         tiny = problem._replace(nu=_SHIFT_COST * abs(value))
@@ -54,7 +52,7 @@ class TrivialModel:
             quiet=True,
         )
         result = inner.run(self.methods[0])
-        w = problem.constraint.project(np.zeros((problem.n_features, problem.n_outputs)))
+        w, b = loop.trivial
         calls = result.n_oracle_calls
         loop.observe(
             Iterate(w, b, 1, result.n_passes, calls, q=result.dual_weights, milestone=True)
