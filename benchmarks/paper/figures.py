@@ -162,7 +162,7 @@ def by_blocks(results: Results, axis: str) -> Any:
     columns = len(specs) // len(names)
     figure, axes = _grid(len(specs), columns)
     for ax, spec in zip(axes, specs):
-        title = rf"{spec.data}, $\mu$ = {spec.mu:g}, $\nu$ = {spec.nu:g}"
+        title = rf"{spec.data}" "\n" rf"$\mu$ = {spec.mu:g}, $\nu$ = {spec.nu:g}"
         _panel(ax, results, spec, methods, axis, title)
     _outer(axes, columns, len(specs), axis)
     _legend(figure, methods, results)

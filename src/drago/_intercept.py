@@ -29,10 +29,10 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
     oracle = problem.dual_oracle()
 
     def value_and_slope(b: Vector, nu: float) -> tuple[float, Vector]:
-        losses, slopes = problem.loss.evaluate(problem.y, np.ascontiguousarray(raw + b))
+        losses, slopes = problem.loss.evaluate(problem.y, problem.shift(raw, b))
         q = oracle.weights(losses, nu)
-        penalty = nu * problem.divergence.value(q, problem.p) if nu > 0 else 0.0
-        return float(np.dot(q, losses) - penalty), q @ slopes
+        penalty = nu * problem.distance(q) if nu > 0 else 0.0
+        return float(q @ losses) - penalty, problem.to_host(q @ slopes)
 
     if raw.shape[1] == 1:
 
@@ -70,7 +70,7 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
 def _class_shares(problem: DROProblem, k: int) -> Vector:
     if problem.loss.name != "multinomial":
         return np.ones(k)
-    return np.array([problem.p[problem.y == c].sum() for c in range(k)])
+    return problem.class_masses(problem.p, k)
 
 
 def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> Vector:
@@ -83,7 +83,7 @@ def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> 
     if problem.loss.name in ("squared", "huber"):
         offsets = problem.y - raw[:, 0]
         low, high = at(float(offsets.min())), at(float(offsets.max()))
-        middle = float(np.dot(problem.p, offsets))
+        middle = float(problem.p @ offsets)
         if low[0] == high[0]:
             return np.array([low[0]])
     else:

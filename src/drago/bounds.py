@@ -31,7 +31,7 @@ Matrix = npt.NDArray[np.float64]
 
 # Order beyond which a dense factorisation is not attempted.
 MAX_ORDER = 2000
-# Entries of X that are gathered at a time.
+# Entries of a matrix of rows that are worked on at a time.
 _GATHERED = 1 << 18
 
 
@@ -45,8 +45,7 @@ class Gradient:
 
 def gradient(problem: DROProblem, ev: Evaluation, q: Vector) -> Gradient:
     """The gradient at fixed weights; one pass."""
-    weighted = q[:, None] * ev.dlosses
-    return Gradient(problem.weighted_rows(weighted), weighted.sum(axis=0))
+    return Gradient(*problem.gradient(ev, q))
 
 
 # -------------------------------------------------------------------------------- tangent bounds
@@ -68,7 +67,7 @@ def tangent_bound(
         return np.inf
     alpha, young = balanced
     slopes = problem.weighted_rows(q[:, None] * alpha)
-    return float(np.dot(q, young)) + _linear_gap(problem, ev.w, slopes, radius)
+    return float(q @ young) + _linear_gap(problem, ev.w, slopes, radius)
 
 
 def _linear_gap(problem: DROProblem, w: Matrix, g: Matrix, radius: float | None = None) -> float:
@@ -137,8 +136,7 @@ def order(problem: DROProblem) -> int:
 
 def _pass_cost(problem: DROProblem) -> float:
     """Multiplications of matrix algebra that take as long as one pass over the data."""
-    entries = problem.X.nnz if problem.is_sparse else problem.n_samples * problem.n_features
-    return 16.0 * max(entries, problem.n_samples) * problem.n_outputs
+    return 16.0 * max(problem.n_entries, problem.n_samples) * problem.n_outputs
 
 
 def curvature_cost(problem: DROProblem, n_rows: float) -> float:
@@ -165,34 +163,6 @@ def curvature_bound(
     if isinstance(problem.loss, Multinomial):
         return _multinomial_bound(problem, ev, q, g, n_rows)
     return _single_output_bound(problem, ev, q, g, n_rows)
-
-
-def features(problem: DROProblem, index: npt.NDArray[np.int64]) -> Matrix:
-    """Rows of X, with the intercept's 1 where one is fitted."""
-    rows = problem.rows(index)
-    return np.column_stack([rows, np.ones(len(rows))]) if problem.fit_intercept else rows
-
-
-def _gram(problem: DROProblem, index: npt.NDArray[np.int64], weight: Vector) -> Matrix:
-    """``sum_i weight_i x_i x_i'`` over some rows, a few at a time: no copy of all of them."""
-    m = problem.n_features + int(problem.fit_intercept)
-    out, step = np.zeros((m, m)), max(1, _GATHERED // m)
-    for k in range(0, index.size, step):
-        F = features(problem, index[k : k + step])
-        out += (F * weight[k : k + step, None]).T @ F
-    return out
-
-
-def _heaviest(weight: Vector, size: int) -> npt.NDArray[np.int64]:
-    """Rows of the greatest weight; where more of them weigh about the same, some of these."""
-    about_equal = np.flatnonzero(weight > 0.5 * weight.max())
-    if about_equal.size > size:
-        return about_equal[np.arange(size, dtype=np.int64) * about_equal.size // size]
-    index = np.flatnonzero(weight > 0)
-    if index.size > size:
-        index = index[np.argpartition(-weight[index], size)[:size]]
-        index.sort()
-    return index
 
 
 class _Factor:
@@ -269,11 +239,11 @@ def _single_output_bound(
     problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, size: int
 ) -> float:
     loss, d = problem.loss, problem.n_features
-    weight = q * loss.second(problem.y, ev.raw)  # type: ignore[attr-defined]
-    index = _heaviest(weight, size)
-    weight = weight[index]
+    weight = q * loss.second(problem.y, ev.raw)
+    index = problem.heaviest(weight, size)
+    weight = problem.pick(weight, index)
     slope = g.w[:, 0] + problem.mu * ev.w[:, 0]
-    gram = _gram(problem, index, weight)
+    gram = problem.gram(index, weight)
     guess = np.diag(gram)[:d] + problem.mu
     slope, extra, cost = problem.constraint.absorb(ev.w[:, 0], slope, np.maximum(guess, 1e-300))
     r = np.append(slope, g.b) if problem.fit_intercept else slope
@@ -283,8 +253,8 @@ def _single_output_bound(
     if isinstance(loss, Squared):
         factor = _Factor(gram + np.diag(ridge))
         return cost + 0.5 * factor.norm(r) ** 2 if factor.safe else np.inf
-    F = features(problem, index)
-    residual = ev.raw[index, 0] - problem.y[index]
+    F = problem.features(index)
+    residual = problem.pick(ev.raw[:, 0], index) - problem.pick(problem.y, index)
     for turn in range(5):
         if turn > 0:
             gram = (F * weight[:, None]).T @ F
@@ -317,11 +287,11 @@ def newton_like_step(
     """
     weight = problem.loss.curvature * q
     if problem.n_outputs == 1:
-        weight = q * problem.loss.second(problem.y, ev.raw)  # type: ignore[attr-defined]
-    index = _heaviest(weight, n_rows)
-    F = features(problem, index)
-    scale = weight.sum() / max(float(weight[index].sum()), 1e-300)
-    H = (F * (scale * weight[index])[:, None]).T @ F
+        weight = q * problem.loss.second(problem.y, ev.raw)
+    index = problem.heaviest(weight, n_rows)
+    heavy = problem.pick(weight, index)
+    scale = float(weight.sum()) / max(float(heavy.sum()), 1e-300)
+    H = problem.gram(index, scale * heavy)
     d = problem.n_features
     H[np.arange(d), np.arange(d)] += problem.mu
     H[np.diag_indices_from(H)] += 1e-12 * max(float(np.trace(H)), 1e-300) / H.shape[0]
@@ -330,7 +300,7 @@ def newton_like_step(
         r = g.w + problem.mu * w
         if problem.fit_intercept:
             r = np.vstack([r, g.b])
-        found = np.linalg.solve(H, r)
+        found = np.linalg.solve(H, r).astype(np.float64, copy=False)
         return found[:d], found[d] if problem.fit_intercept else np.zeros(w.shape[1])
 
     return step
@@ -369,9 +339,9 @@ def _multinomial_bound(
     assert isinstance(problem.loss, Multinomial)
     k, d = problem.n_outputs, problem.n_features
     m = d + int(problem.fit_intercept)
-    pi = problem.loss.probabilities(ev.raw)
-    index = _heaviest(q, size)
-    F, weight, pi = features(problem, index), q[index], pi[index]
+    index = problem.heaviest(q, size)
+    F, weight = problem.features(index), problem.pick(q, index)
+    pi = problem.loss.probabilities(problem.pick(ev.raw, index))
     guess = np.einsum("ij,ic->jc", F[:, :d] ** 2, weight[:, None] * pi * (1 - pi)) + problem.mu
     slope, extra, cost = problem.constraint.absorb(
         ev.w, g.w + problem.mu * ev.w, np.maximum(guess, 1e-300)

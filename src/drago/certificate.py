@@ -13,13 +13,12 @@ exact ones at ``w``, and those at losses predicted by Newton steps are tried, an
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_vector
 from drago.bounds import (
     Gradient,
     affordable_rows,
@@ -54,8 +53,6 @@ _FEW = 20
 _CHEAP = 0.5
 _APPROACHES = 3
 _CANCELLED = 1e-15
-# Rows at a time where a vector of temporary values would be as long as the data.
-_CHUNK = 1 << 16
 # Relative rounding of P_0, a sum over the rows, and of a gap at a point that is no better.
 _ROUNDING = 1e-12
 _NOTHING = 256 * np.finfo(float).eps
@@ -117,25 +114,27 @@ def certify(
     -------
     Certificate
     """
-    w, b = check_problem(problem).to_internal(coef, intercept)
+    problem = check_problem(problem).in_float64
+    w, b = problem.to_internal(coef, intercept)
     if not problem.constraint.contains(w):
         raise ValueError(f"coef does not lie in the constraint set {problem.constraint!r}.")
     q = None
     if dual_weights is not None:
-        q = check_vector("dual_weights", dual_weights, problem.n_samples)
+        q = problem.from_user("dual_weights", dual_weights)
         if problem.uncertainty.is_users and not problem.uncertainty.can_check:
             raise ValueError(
                 "dual_weights cannot be checked against a set of your own; leave them out, or give "
                 "the set a method violation(q, p) that is 0 inside the set."
             )
-        violation = problem.uncertainty.violation(q, problem.p, problem.groups)
+        violation = problem.violation(q)
         if violation > _FEASIBILITY:
             raise ValueError(
                 f"dual_weights must lie in {problem.uncertainty!r}, but violate it by "
                 f"{violation:.2g}."
             )
     with np.errstate(under="ignore"):
-        return judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)
+        found = judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)
+    return replace(found, dual_weights=problem.to_user(found.dual_weights))
 
 
 def judge(
@@ -259,7 +258,7 @@ class _Search:
         It falls like one over the weight that takes part, or so. Returns how many rows were
         `tried`, which are too few for a next time.
         """
-        problem, support = self.problem, int(np.count_nonzero(q))
+        problem, support = self.problem, int((q != 0).sum())
         slack = self._slack(q)
         if slack >= self.gap:
             return tried
@@ -288,7 +287,7 @@ class _Search:
 
     def _is_costly(self, q: Vector) -> bool:
         """Whether the Hessian of all rows of weight takes longer than a few passes."""
-        return curvature_cost(self.problem, int(np.count_nonzero(q))) > _COSTLY
+        return curvature_cost(self.problem, int((q != 0).sum())) > _COSTLY
 
     def _approach(self, q: Vector, g: Gradient) -> bool:
         """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.
@@ -315,7 +314,7 @@ class _Search:
                 there = problem.evaluate(ev.w - dw, ev.b - db)
             except NonFiniteLossError:
                 break
-            fall = float(np.dot(q, ev.losses - there.losses))
+            fall = float(q @ (ev.losses - there.losses))
             fall += 0.5 * problem.mu * float(np.vdot(dw, ev.w + there.w))
             self._spend(1.0)
             if not fall > 0:
@@ -340,7 +339,7 @@ class _Search:
     def _require_feasible(self, q: Vector) -> None:
         """A gap from weights outside Q would be worth nothing: never trust an oracle blindly."""
         problem = self.problem
-        violation = problem.uncertainty.violation(q, problem.p, problem.groups)
+        violation = problem.violation(q)
         if not violation <= _FEASIBILITY:
             raise ArithmeticError(
                 f"the weights of {problem.uncertainty!r} violate it by {violation:.2g}; "
@@ -356,34 +355,33 @@ class _Search:
         exact, nu, p = self.exact, self.problem.nu, self.problem.p
         if q is exact:
             return 0.0
-        losses = self.ev.losses
+        losses, xp, parts = self.ev.losses, self.problem.xp, self.problem.parts()
         kl = self.problem.divergence.name == "kl"
-        chunks = [slice(k, k + _CHUNK) for k in range(0, q.size, _CHUNK)]
-        if kl and nu > 0 and any(((exact[s] == 0) & (q[s] > 0)).any() for s in chunks):
+        if kl and nu > 0 and any(bool(((exact[s] == 0) & (q[s] > 0)).any()) for s in parts):
             values = [self.problem.primal(self.ev.w, losses, x) for x in (exact, q)]
             return max(values[0] - values[1], 0.0) + _CANCELLED * abs(values[0])
 
-        def mirror(s: slice) -> Vector:
+        def mirror(s: slice) -> Any:
             if nu == 0:
-                return np.zeros_like(q[s])
-            if not kl:
-                return exact[s] / p[s]
-            return np.log(exact[s] / p[s], out=np.zeros_like(q[s]), where=exact[s] > 0)
+                return 0.0 * exact[s]
+            ratio = exact[s] / p[s]
+            return xp.log(xp.where(ratio > 0, ratio, 1.0)) if kl else ratio
 
         # Centred, so that the sums have no large parts to cancel; a few rows at a time.
         mean = float(losses.mean())
-        centre = sum(float(np.dot(exact[s], mirror(s))) for s in chunks)
+        centre = sum(float(exact[s] @ mirror(s)) for s in parts)
         first, bregman, scale = 0.0, 0.0, 0.0
-        for s in chunks:
+        for s in parts:
             step, slope = exact[s] - q[s], nu * (mirror(s) - centre)
-            scale = max(scale, float(np.abs(slope).max()))
-            first += float(np.dot(step, (losses[s] - mean) - slope))
+            scale = max(scale, float(abs(slope).max()))
+            first += float(step @ ((losses[s] - mean) - slope))
             if nu > 0 and kl:
-                ratio = np.divide(q[s], exact[s], out=np.ones_like(step), where=exact[s] > 0)
-                logs = np.log(ratio, out=np.zeros_like(ratio), where=ratio > 0)
-                bregman += float(np.dot(exact[s], ratio * logs - (ratio - 1.0)))
+                some = exact[s] > 0
+                ratio = xp.where(some, q[s] / xp.where(some, exact[s], 1.0), 1.0)
+                logs = xp.log(xp.where(ratio > 0, ratio, 1.0))
+                bregman += float(exact[s] @ (ratio * logs - (ratio - 1.0)))
             elif nu > 0:
-                bregman += 0.5 * float(np.dot(step, step / p[s]))
+                bregman += 0.5 * float(step @ (step / p[s]))
         scale += max(abs(float(losses.max())), abs(float(losses.min())))
         return _nonnegative(first, scale) + nu * max(bregman, 0.0)
 
@@ -402,7 +400,7 @@ class _Search:
                 return
             if self.gap <= _GOOD_ENOUGH * (self.primal - value):
                 return  # no certificate could be much better: value is attained
-            cost = 2.0 * curvature_cost(problem, int(np.count_nonzero(q))) + 2.0
+            cost = 2.0 * curvature_cost(problem, int((q != 0).sum())) + 2.0
             step = newton_step(problem, ev, q, g, self.oracle) if cost <= self.credit else None
             if step is None:
                 return

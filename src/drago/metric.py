@@ -157,9 +157,10 @@ def make_metric(
     size = max(2000, 20 * d) if kind == "full" else 2000
     if problem.is_sparse and kind == "diagonal":
         # So many that a feature is seen often enough.
-        size = max(size, int(_SEEN * problem.n_samples * d / max(problem.X.nnz, 1)))
+        size = max(size, int(_SEEN * problem.n_samples * d / max(problem.n_entries, 1)))
     index = subsample(problem, size)
-    p = problem.p[index] / problem.p[index].sum()
+    p = problem.pick(problem.p, index)
+    p = p / p.sum()
     if kind == "diagonal":
         eigenvalues, basis = _mean_squares(problem, index, p, mean), None
     else:
@@ -178,16 +179,15 @@ def typical_curvature(problem: DROProblem) -> float:
     ``diag(f) - f f'``, under the nominal or the worst-case weights; its upper bound would be
     several times too large.
     """
-    loss, y = problem.loss, problem.y
+    loss = problem.loss
     if not isinstance(loss, (Logistic, Multinomial)):
         return loss.curvature if np.isfinite(loss.curvature) else 1.0
-    labels = y.astype(np.int64)
-    k = int(labels.max()) + 1
-    f = np.bincount(labels, weights=problem.p, minlength=k)
+    k = int(problem.y.max()) + 1
+    f = problem.class_masses(problem.p, k)
     with np.errstate(divide="ignore"):
-        worst = problem.dual_oracle().weights(-np.log(f)[labels], problem.nu)
+        worst = problem.dual_oracle().weights(problem.by_class(-np.log(f)), problem.nu)
     found = 0.0
-    for share in (f, np.bincount(labels, weights=worst, minlength=k)):
+    for share in (f, problem.class_masses(worst, k)):
         largest = float(np.linalg.eigvalsh(np.diag(share) - np.outer(share, share))[-1])
         found = max(found, 0.5 * largest if isinstance(loss, Logistic) else largest)
     return max(found, 0.01 * loss.curvature)
@@ -203,10 +203,11 @@ def _mean_squares(
     problem: DROProblem, index: npt.NDArray[np.int64], p: Vector, mean: Vector | None
 ) -> Vector:
     """``sum_i p_i (x_i - mean)^2``, of some rows, feature by feature."""
-    rows = problem.X[index].astype(np.float64)
     if problem.is_sparse:
+        rows = problem.X[index].astype(np.float64)
         square, first = rows.multiply(rows).T @ p, rows.T @ p
     else:
+        rows = problem.rows(index)
         square, first = p @ rows**2, p @ rows
     if mean is not None:
         square = np.maximum(square - 2.0 * mean * first + mean**2, 0.0)

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from drago.bounds import (
     Gradient,
-    features,
     has_curvature_bound,
     multinomial_hessian,
     multinomial_unknowns,
@@ -78,11 +77,11 @@ def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) 
     index = _taking_part(q, response)
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
-    F = features(problem, index)
+    F = problem.features(index)
     if isinstance(problem.loss, Multinomial):
         H = multinomial_hessian(F, q[index], problem.loss.probabilities(ev.raw[index]))
     else:
-        second = problem.loss.second(problem.y[index], ev.raw[index])  # type: ignore[attr-defined]
+        second = problem.loss.second(problem.y[index], ev.raw[index])
         H = (F * (q[index] * second)[:, None]).T @ F
     # Rows of Z are class-major, as H is.
     Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * m)
@@ -118,11 +117,11 @@ def hessian_metric(
         return None
     problem = problem.take(subsample(problem, max(_LEAST, _ROWS * problem.n_features)))
     ev, oracle = problem.evaluate(w, b), problem.dual_oracle()
-    spread = problem.divergence.value(oracle.weights(ev.losses, problem.nu), problem.p)
+    spread = problem.distance(oracle.weights(ev.losses, problem.nu))
     raised = problem._replace(nu=problem.nu + _RAISED * error / max(spread, 1e-6))
     q = oracle.weights(ev.losses, raised.nu)
     needed = _EFFECTIVE_LOGISTIC if isinstance(problem.loss, Logistic) else _EFFECTIVE
-    if 1.0 / float(np.dot(q, q)) < needed * problem.n_features:
+    if 1.0 / float(q @ q) < needed * problem.n_features:
         return None
     H = hessian(raised, ev, q, oracle)
     if H is None:

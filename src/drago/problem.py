@@ -12,7 +12,6 @@ dropped at the door.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -33,20 +32,15 @@ from drago._validation import (
 from drago.constraints import as_constraint
 from drago.divergences import Divergence
 from drago.losses import Logistic, Multinomial, Squared, UserLoss, as_loss
-from drago.uncertainty import CVaR, DualOracle, Grouped, as_uncertainty
+from drago.passes import Evaluation as Evaluation
+from drago.passes import Passes
+from drago.uncertainty import CVaR, Grouped, as_uncertainty
 from drago.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# Entries of a block of X that is converted to float64 at a time.
-_CHUNK = 1 << 18
-# Share of the rows below which they are worth being picked out of a matrix that large, and how
-# many are looked at to tell.
-_FEW = 0.25
-LARGE = 1 << 22
-_STRIDE = 61
 # Share of the total weight below which a row counts as dropped: its inverse must be finite.
 _NEGLIGIBLE = 1e-200
 
@@ -55,18 +49,7 @@ class NonFiniteLossError(ArithmeticError, ValueError):
     """A loss or its derivative came out as NaN or infinite."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What one visit to the data at ``(w, b)`` yields."""
-
-    w: Matrix
-    b: Vector
-    raw: Matrix
-    losses: Vector
-    dlosses: Matrix
-
-
-class DROProblem:
+class DROProblem(Passes):
     """Penalised distributionally robust learning with a linear model.
 
     ``min over w in W  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
@@ -75,8 +58,9 @@ class DROProblem:
 
     Parameters
     ----------
-    X : array or sparse matrix of shape (n, n_features)
-        float32 or float64 (anything else becomes float64); sparse formats become CSR.
+    X : array, sparse matrix or torch tensor of shape (n, n_features)
+        float32 or float64 (anything else becomes float64); sparse formats become CSR. A tensor
+        stays on its device, and so do the vectors of the result (`drago.torch_engine`).
     y : array of shape (n,)
         Numbers for regression, {0, 1} for "logistic", 0..k-1 for "multinomial".
     loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
@@ -107,10 +91,15 @@ class DROProblem:
     array([0.   , 0.333, 0.667])
     """
 
-    X: Any
-    y: Array
-    p: Vector
-    _kept: Array | None = None  # which of the given rows have weight, where some have none
+    _kept: Any = None  # which of the given rows have weight, where some have none
+
+    def __new__(cls, X: Any = None, *args: Any, **settings: Any) -> DROProblem:
+        # Tensors stay where they are: that is another kind of problem.
+        if cls is DROProblem and type(X).__module__.partition(".")[0] == "torch":
+            from drago.torch_engine.problem import TensorProblem
+
+            return object.__new__(TensorProblem)
+        return object.__new__(cls)
 
     def __init__(
         self,
@@ -152,12 +141,24 @@ class DROProblem:
                 f"y must hold at least two classes among the rows of positive weight, but holds "
                 f"only {np.unique(y)[0]:g}."
             )
+        self._settle(fit_intercept, constraint, uncertainty, divergence, l2_reg, shift_cost)
+
+    def _settle(
+        self,
+        fit_intercept: bool,
+        constraint: Any,
+        uncertainty: Any,
+        divergence: Any,
+        l2_reg: float,
+        shift_cost: float | str,
+    ) -> None:
+        """Everything but the rows, and no change from now on."""
         self.fit_intercept = check_flag("fit_intercept", fit_intercept)
         self.constraint = copy.deepcopy(as_constraint(constraint))
         self.constraint.bounds((self.n_features, self.n_outputs))
         self.uncertainty = copy.deepcopy(as_uncertainty(uncertainty))
         self.uncertainty.lock()
-        if isinstance(self.uncertainty, Grouped) and groups is None:
+        if isinstance(self.uncertainty, Grouped) and self.groups is None:
             raise ValueError(
                 f"{self.uncertainty!r} needs to know the group of each row: give groups=."
             )
@@ -191,21 +192,9 @@ class DROProblem:
     # ---------------------------------------------------------------- sizes and constants
 
     @property
-    def n_samples(self) -> int:
-        return int(self.X.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.X.shape[1])
-
-    @property
     def n_classes(self) -> int:
         """Classes among the rows; 1 for regression."""
         return np.unique(self.y).size if isinstance(self.loss, (Logistic, Multinomial)) else 1
-
-    @property
-    def is_sparse(self) -> bool:
-        return not isinstance(self.X, np.ndarray)
 
     @property
     def shift_cost(self) -> float:
@@ -214,21 +203,6 @@ class DROProblem:
     @property
     def l2_reg(self) -> float:
         return self.mu
-
-    @cached_property
-    def row_norms(self) -> Vector:
-        """Euclidean norms of the rows, the intercept's 1 included."""
-        square = np.empty(self.n_samples)
-        for rows in self._chunks():
-            block = self.X[rows]
-            if self.is_sparse:
-                block = block.astype(np.float64)
-                sums = block.multiply(block).sum(axis=1)
-                square[rows] = np.asarray(sums, dtype=float).reshape(-1)
-            else:
-                block = block.astype(np.float64, copy=False)
-                square[rows] = np.einsum("ij,ij->i", block, block)
-        return np.sqrt(square + float(self.fit_intercept))
 
     @cached_property
     def smoothness(self) -> float:
@@ -250,7 +224,7 @@ class DROProblem:
         if self.mu == 0:
             return np.inf
         radius = np.sqrt(2.0 * max(value, 0.0) / self.mu)
-        slopes = np.abs(self.y - b[0]) + self.row_norms * radius
+        slopes = abs(self.y - b[0]) + self.row_norms * radius
         return float((slopes * self.row_norms).max())
 
     @cached_property
@@ -272,62 +246,7 @@ class DROProblem:
             return error / np.log(self.kappa_q)
         return error / (0.5 * (self.kappa_q - 1.0))
 
-    # ---------------------------------------------------------------- passes over the data
-
-    def _chunks(self) -> list[slice]:
-        rows = max(1, _CHUNK // self.n_features)
-        return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
-
-    def raw_prediction(self, w: Matrix, b: Vector) -> Matrix:
-        """``X w + b`` in float64, shape (n, n_outputs); one pass, none for w = 0."""
-        X = self.X
-        if not w.any():
-            return np.tile(b, (self.n_samples, 1))
-        if X.dtype == np.float64:
-            product = X @ (w[:, 0] if w.shape[1] == 1 else w)
-            raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
-        else:
-            raw = np.empty((self.n_samples, w.shape[1]))
-            for rows in self._chunks():
-                raw[rows] = X[rows].astype(np.float64) @ w
-        if b.any():
-            raw = raw + b
-        return np.ascontiguousarray(raw)
-
-    def weighted_rows(self, c: Matrix) -> Matrix:
-        """``X' c`` in float64, shape (n_features, columns of c); one pass.
-
-        Rows of X whose entries of `c` are all 0, as those outside of a tail, are not visited where
-        they are many.
-        """
-        X = self.X
-        if self._are_few(c):
-            from drago.kernels.rows import accumulate
-
-            out = np.zeros(self.n_features)
-            accumulate(X, np.flatnonzero(c[:, 0]), c[:, 0], out)
-            return out[:, None]
-        if X.dtype == np.float64:
-            product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)
-            return np.asarray(product, dtype=np.float64).reshape(self.n_features, -1)
-        out = np.zeros((self.n_features, c.shape[1]))
-        for rows in self._chunks():
-            out += X[rows].astype(np.float64).T @ c[rows]
-        return out
-
-    def _are_few(self, c: Matrix) -> bool:
-        """Whether to pick out the rows with an entry in `c`; judged by some of them."""
-        if c.shape[1] > 1 or self.is_sparse or self.X.size < LARGE:
-            return False
-        some = c[::_STRIDE, 0]
-        return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)
-
-    def rows(self, index: Array) -> Matrix:
-        """Some rows of X as a dense float64 array."""
-        block = self.X[index]
-        if self.is_sparse:
-            block = block.toarray()
-        return np.ascontiguousarray(block, dtype=np.float64)
+    # ---------------------------------------------------------------- losses at a point
 
     def evaluate(self, w: Matrix, b: Vector, raw: Matrix | None = None) -> Evaluation:
         """Losses and derivatives at ``(w, b)``; one pass over X, none where `raw` is given."""
@@ -395,15 +314,6 @@ class DROProblem:
         losses = self.evaluate(w, b).losses
         return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu))
 
-    def primal(self, w: Matrix, losses: Vector, q: Vector) -> float:
-        """``sum q l - nu D(q || p) + (mu/2) ||w||^2``."""
-        penalty = self.nu * self.divergence.value(q, self.p) if self.nu > 0 else 0.0
-        return float(np.dot(q, losses) - penalty + 0.5 * self.mu * np.vdot(w, w))
-
-    def dual_oracle(self) -> DualOracle:
-        """A new oracle for the weights; it starts each search where its last one ended."""
-        return self.uncertainty.oracle(self.p, self.divergence, self.groups)
-
     # ---------------------------------------------------------------- the reference point
 
     @cached_property
@@ -414,7 +324,7 @@ class DROProblem:
         raw = self.raw_prediction(w, b)
         if self.fit_intercept:
             b = self._best_intercept(raw)
-            raw = raw + b
+            raw = self.shift(raw, b)
         losses = self.evaluate(w, b, raw).losses
         return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu)), b
 
@@ -424,7 +334,9 @@ class DROProblem:
         if isinstance(self.loss, (Logistic, Multinomial)) and not raw.any():
             small = self._by_class()
             if small is not None:
-                return best_intercept(small, np.zeros((small.n_samples, small.n_outputs)))
+                return best_intercept(
+                    small, small.raw_prediction(np.zeros((1, 1)), np.zeros(small.n_outputs))
+                )
         return best_intercept(self, raw)
 
     def _by_class(self) -> DROProblem | None:
@@ -450,21 +362,22 @@ class DROProblem:
         raw = self.raw_prediction(w, np.zeros(self.n_outputs))
         if self.fit_intercept:
             mean = self._replace(uncertainty=CVaR(1.0), divergence=CVaR(1.0).match("auto"), nu=1.0)
-            raw = raw + mean._best_intercept(raw)
-        return float(np.dot(self.p, self.evaluate(w, np.zeros(self.n_outputs), raw).losses))
+            raw = self.shift(raw, mean._best_intercept(raw))
+        return float(self.p @ self.evaluate(w, np.zeros(self.n_outputs), raw).losses)
 
     # ---------------------------------------------------------------- smaller relatives
 
+    _KEPT: tuple[str, ...] = (
+        "X", "y", "p", "groups", "loss", "n_outputs", "fit_intercept", "constraint",
+        "uncertainty", "divergence", "mu", "nu",
+    )  # fmt: skip
+
     def _replace(self, **changes: Any) -> DROProblem:
-        other = object.__new__(DROProblem)
-        kept = (
-            "X", "y", "p", "groups", "loss", "n_outputs", "fit_intercept", "constraint",
-            "uncertainty", "divergence", "mu", "nu",
-        )  # fmt: skip
-        other.__dict__.update({key: self.__dict__.get(key) for key in kept})
+        other = object.__new__(type(self))
+        other.__dict__.update({key: self.__dict__.get(key) for key in self._KEPT})
         # Locked like the original: to Numba a read-only array is another type, compiled anew.
         for key, value in changes.items():
-            array = isinstance(value, np.ndarray) or key == "X"
+            array = isinstance(value, np.ndarray) or hasattr(value, "indptr")
             other.__dict__[key] = locked(value) if array else value
         other.__dict__["_frozen"] = True
         return other

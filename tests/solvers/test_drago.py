@@ -351,8 +351,8 @@ def test_the_start_on_a_part_is_named_and_can_be_switched_off():
     {"uncertainty": drago.Extremile(2.0)}, {"sample_weight": np.arange(8200) % 5},
 ], ids=str)  # fmt: skip
 def test_the_start_on_a_part_changes_no_answer(loss, options, monkeypatch):
-    for name, value in (("_LEAST", 200), ("_ROWS", 5)):
-        monkeypatch.setattr(f"drago.solvers.progressive.{name}", value)
+    monkeypatch.setattr("drago.passes.Passes.least_part", 200)
+    monkeypatch.setattr("drago.solvers.progressive._ROWS", 5)
     problem = make(*data(loss, 8200), loss=loss, **options)
     on, off = (solve(problem, drago.Drago(progressive=flag)) for flag in (True, False))
     assert f"of {problem.n_samples} rows" in on.message and near(problem, on, off, 1e-4)

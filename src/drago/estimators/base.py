@@ -55,6 +55,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     random_state: Any
     n_jobs: int | None
     verbose: int
+    device: Any
 
     def set_params(self, **params: Any) -> Any:
         """Set parameters by name; ``uncertainty__tail_fraction`` also where the set is a name."""
@@ -165,6 +166,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             warm_start=self._start(start, rows, problem),
             n_threads=self._n_threads(),
             verbose=int(self.verbose) if isinstance(self.verbose, bool) else self.verbose,
+            device=self.device,
         )
         q = rows.on_all_rows(problem.on_all_rows(result.dual_weights))
         self.__dict__.update(self._shapes(result.coef, result.intercept, X.dtype))

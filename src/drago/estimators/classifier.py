@@ -58,6 +58,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         Threads; None leaves them to the solver, -1 takes all cores.
     verbose : int
         1 prints a line for each certificate.
+    device : None or a device of torch, such as "cuda"
+        Where to solve, see `drago.solve`; None is the Numba engine.
 
     Attributes
     ----------
@@ -113,6 +115,7 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        device: Any = None,
     ) -> None:
         self.uncertainty = uncertainty
         self.divergence = divergence
@@ -129,6 +132,7 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.device = device
 
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DROClassifier:

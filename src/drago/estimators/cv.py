@@ -82,6 +82,7 @@ class _ChosenByCV:
             "time_limit": self.time_limit,
             "random_state": self._seed(),
             "verbose": max(int(self.verbose) - 1, 0),
+            "device": self.device,
         }
         codes = self._encode(y)
         splitter = check_cv(self.cv, y, classifier=classifies)
@@ -183,7 +184,7 @@ class DRORegressorCV(_ChosenByCV, DRORegressor):
         1 prints a line for each fold and for each certificate of the fit on all rows, 2 also those
         of the folds.
     uncertainty, loss, divergence, fit_intercept, constraint, solver, tol, max_iter, \
-random_state : as for `DRORegressor`
+random_state, device : as for `DRORegressor`
 
     Attributes
     ----------
@@ -217,6 +218,7 @@ random_state : as for `DRORegressor`
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        device: Any = None,
     ) -> None:
         self.tail_fractions = tail_fractions
         self.shift_costs = shift_costs
@@ -236,6 +238,7 @@ random_state : as for `DRORegressor`
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.device = device
 
 
 class DROClassifierCV(_ChosenByCV, DROClassifier):
@@ -268,7 +271,7 @@ class DROClassifierCV(_ChosenByCV, DROClassifier):
         1 prints a line for each fold and for each certificate of the fit on all rows, 2 also those
         of the folds.
     uncertainty, divergence, fit_intercept, constraint, class_weight, solver, tol, max_iter, \
-random_state : as for `DROClassifier`
+random_state, device : as for `DROClassifier`
 
     Attributes
     ----------
@@ -302,6 +305,7 @@ random_state : as for `DROClassifier`
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        device: Any = None,
     ) -> None:
         self.tail_fractions = tail_fractions
         self.shift_costs = shift_costs
@@ -321,3 +325,4 @@ random_state : as for `DROClassifier`
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.device = device

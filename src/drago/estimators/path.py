@@ -107,6 +107,7 @@ def robust_path(
     random_state: int | None = None,
     n_threads: int | None = None,
     verbose: int = 0,
+    device: Any = None,
 ) -> RobustPath:
     """Solve a grid of levels, each from its neighbour's answer.
 
@@ -125,7 +126,7 @@ def robust_path(
     loss, uncertainty, divergence, sample_weight, groups, constraint : as for `DROProblem`
     fit_intercept : bool
         True here, as in the estimators.
-    solver, tol, max_iter, random_state, n_threads, verbose : as for `drago.solve`
+    solver, tol, max_iter, random_state, n_threads, verbose, device : as for `drago.solve`
     time_limit : float, optional
         Seconds for all of the models together.
 
@@ -182,6 +183,7 @@ def robust_path(
             warm_start=found.get(neighbour),
             n_threads=n_threads,
             verbose=verbose,
+            device=device,
         )
         if found[place].status is Status.INTERRUPTED:
             raise KeyboardInterrupt(found[place].message)

@@ -52,6 +52,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
         Threads; None leaves them to the solver, -1 takes all cores.
     verbose : int
         1 prints a line for each certificate.
+    device : None or a device of torch, such as "cuda"
+        Where to solve, see `drago.solve`; None is the Numba engine.
 
     Attributes
     ----------
@@ -107,6 +109,7 @@ class DRORegressor(RegressorMixin, DROEstimator):
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
+        device: Any = None,
     ) -> None:
         self.uncertainty = uncertainty
         self.loss = loss
@@ -123,6 +126,7 @@ class DRORegressor(RegressorMixin, DROEstimator):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.device = device
 
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DRORegressor:

@@ -32,6 +32,9 @@ _BY_NAME: dict[str, Any] = {
 }
 
 
+# What runs on tensors.
+_ON_DEVICES = (Drago.name, LBFGS.name)
+
 # The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where the
 # tail holds about as many rows as there are unknowns, and these are few.
 _THIN = (0.4, 2.0)
@@ -61,6 +64,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     """
     if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
         return Drago(), (), f"auto took drago, for it stays in {problem.constraint!r}; "
+    if problem.engine:
+        return _IN_METRIC, (LBFGS(),), "auto took lbfgs in a metric, on a device; "
     unknowns = order(problem)
     rows = _rows_in_tail(problem)
     if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns and _is_for_newton(problem):
@@ -139,6 +144,7 @@ def solve(
     checkpoint_every: float = 30.0,
     n_threads: int | None = None,
     verbose: int = 0,
+    device: Any = None,
 ) -> SolverResult:
     """Solve a problem to a certified relative gap.
 
@@ -172,6 +178,9 @@ def solve(
         Threads of the passes over the data; by default as many as pay.
     verbose : int
         1 prints a line for each certificate.
+    device : None or a device of torch, such as "cuda", "mps" or "cpu"
+        None is the Numba engine, or for a problem made of tensors the device where they are. On a
+        device there are the solvers "drago" and "lbfgs" (`drago.torch_engine`).
 
     Returns
     -------
@@ -179,7 +188,7 @@ def solve(
         Whatever the status, the best certified point. `KeyboardInterrupt` ends the solve and
         returns it too, with status ``interrupted``.
     """
-    check_problem(problem)
+    problem = _on_device(check_problem(problem), device)
     tol = check_number("tol", tol, low=0)
     if max_iter is not None:
         max_iter = check_integer("max_iter", max_iter, low=1)
@@ -197,6 +206,11 @@ def solve(
         method, others, why = choose(problem)
         if others and problem.nu == 0:
             others = (*others, TrivialModel((_IN_METRIC, Newton(), LBFGS())))
+    if problem.engine and method.name not in _ON_DEVICES:
+        raise ValueError(
+            f"on a device there are the solvers {' and '.join(map(repr, _ON_DEVICES))}, but "
+            f"{method.name!r} was given: choose one of these, or solve with device=None."
+        )
     method.check(problem)
     if n_threads is not None:
         n_threads = check_integer("n_threads", n_threads, low=1)
@@ -206,6 +220,8 @@ def solve(
         callback = narrated(callback)
     checkpoints = None
     if checkpoint is not None:
+        if problem.engine:
+            raise ValueError("a solve on a device cannot be resumed yet: give no checkpoint.")
         if not hasattr(method, "resume"):
             raise ValueError(
                 f"solver {method.name!r} cannot be resumed: give solver='drago' or no checkpoint."
@@ -234,8 +250,9 @@ def as_start(warm_start: Any, problem: DROProblem) -> Start:
     q = None
     if isinstance(warm_start, SolverResult):
         coef, intercept = warm_start.coef, warm_start.intercept
-        if _are_weights(warm_start.dual_weights, problem):
-            q = warm_start.dual_weights
+        if tuple(warm_start.dual_weights.shape) == tuple(problem.p.shape):
+            given = problem.from_user("dual_weights", warm_start.dual_weights)
+            q = given if _are_weights(given, problem) else None
     elif isinstance(warm_start, tuple) and len(warm_start) == 2:
         coef, intercept = warm_start
     else:
@@ -246,8 +263,17 @@ def as_start(warm_start: Any, problem: DROProblem) -> Start:
 
 def _are_weights(q: Any, problem: DROProblem) -> bool:
     """Whether weights of another problem may start this one."""
-    if q.shape != problem.p.shape or problem.uncertainty.is_users:
+    if problem.uncertainty.is_users:
         return False
     if problem.divergence.name == "kl" and not q.min() > 0:
         return False  # a weight of 0 could never grow again
-    return bool(problem.uncertainty.violation(q, problem.p, problem.groups) <= 1e-9)
+    return bool(problem.violation(q) <= 1e-9)
+
+
+def _on_device(problem: DROProblem, device: Any) -> DROProblem:
+    """The problem with its rows on a device, where one is given."""
+    if device is None:
+        return problem
+    from drago.torch_engine.problem import TensorProblem
+
+    return TensorProblem.of(problem, device)

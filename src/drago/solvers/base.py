@@ -89,6 +89,7 @@ class Loop:
         self.max_iter, self.time_limit, self.callback = max_iter, time_limit, callback
         self.status = Status.STALLED
         self.oracle = problem.dual_oracle()
+        self._exact = problem.in_float64  # what certificates are made with
         self._records: list[Record] = []
         self._last: Iterate | None = None
         self._judged_iter = -1
@@ -284,21 +285,24 @@ class Loop:
 
     @property
     def _is_first_look(self) -> bool:
-        return self._looks == 0 and self.problem.X.size > SMALL
+        return self._looks == 0 and self.problem.n_entries > SMALL
 
     def _judge(self, iterate: Iterate, credit: float) -> None:
         began = time.perf_counter()
-        problem, ev = self.problem, iterate.evaluation
+        problem, ev, q, oracle = self.problem, iterate.evaluation, iterate.q, self.oracle
+        if self._exact is not problem:
+            # Weights of less than float64 do not lie in the set.
+            problem, ev, q, oracle = self._exact, None, None, self._exact.dual_oracle()
         if ev is None:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._extra_passes += 0.5
         # A method that keeps weights offers them; predicting others is for the last word.
-        cheap = iterate.q is not None or self._is_first_look
+        cheap = q is not None or self._is_first_look
         certificate = judge(
             problem,
             ev,
-            iterate.q,
-            oracle=self.oracle,
+            q,
+            oracle=oracle,
             target=self.tol,
             credit=credit,
             predictions=3 if credit == AMPLE or not cheap else 0,
@@ -407,14 +411,16 @@ class Loop:
 
     def _enter_reference(self) -> None:
         """The trivial model is the first candidate: nothing worse is ever returned."""
-        unknown = uncertified(self.problem, self.problem.reference[0])
+        unknown = uncertified(self._exact, self._exact.reference[0])
         self._best = Best(unknown, *self.trivial)
 
     def _enter_start(self, iterate: Iterate) -> None:
         """Nor anything worse than a start that was given."""
-        problem, ev = self.problem, iterate.evaluation
+        problem, ev = self._exact, iterate.evaluation
         if ev is not None:
-            q = self.oracle.weights(ev.losses, problem.nu)
+            if problem is not self.problem:
+                ev = problem.evaluate(ev.w, ev.b)
+            q = problem.dual_oracle().weights(ev.losses, problem.nu)
             primal = problem.primal(ev.w, ev.losses, q)
             self.best.keep(uncertified(problem, primal), ev.w, ev.b)
 
@@ -449,7 +455,7 @@ class Loop:
         return SolverResult(
             coef=coef,
             intercept=intercept,
-            dual_weights=dual.dual_weights,
+            dual_weights=self.problem.to_user(dual.dual_weights),
             primal=best.primal,
             dual=best.primal - gap,
             gap=gap,

@@ -38,6 +38,19 @@ _CHUNK = 1 << 18
 NOTICEABLE = 1e-12
 
 
+def deal_out(problem: DROProblem, count: int) -> tuple[int, list[slice]]:
+    """Rows in a group, and the places of each block."""
+    n, group = problem.n_samples, 1
+    if not problem.is_sparse and problem.n_entries > SMALL:
+        while group < _GROUP and n // (2 * group * count) >= _PLENTY:
+            group *= 2
+    whole = n // group
+    sizes = [group * len(range(k, whole, count)) for k in range(count)]
+    sizes[whole % count] += n - group * whole
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    return group, [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
+
+
 class Blocks:
     """The blocks of a problem's rows.
 
@@ -58,18 +71,12 @@ class Blocks:
     def __init__(self, problem: DROProblem, count: int, n_threads: int | None = 1) -> None:
         self.problem, self.count = problem, count
         n, d, k = problem.n_samples, problem.n_features, problem.n_outputs
-        entries = problem.X.nnz if problem.is_sparse else n * d
+        entries = problem.n_entries
         self._copied = not problem.is_sparse and entries <= SMALL
-        self._group = 1
-        if not problem.is_sparse and not self._copied:
-            while self._group < _GROUP and n // (2 * self._group * count) >= _PLENTY:
-                self._group *= 2
+        self._group, self.slices = deal_out(problem, count)
         c = self._group
         self._whole = n // c  # groups; a last one may be smaller
-        self._sizes = [c * len(range(k, self._whole, count)) for k in range(count)]
-        self._sizes[self._whole % count] += n - c * self._whole
-        ends = np.concatenate([[0], np.cumsum(self._sizes)])
-        self.slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
+        self._sizes = [rows.stop - rows.start for rows in self.slices]
         self.y = self.gather(problem.y)
         parts = entries * k // (count * _PART)
         if problem.is_sparse:  # partial sums are dense

@@ -208,6 +208,9 @@ class Drago:
         return _Run(self, problem, loop, saved).run()
 
 
+_KINDS = {"lagged": LaggedIterations, "blocks": Iterations, "support": SupportIterations}
+
+
 def _unregularised(problem: DROProblem) -> bool:
     return problem.mu == 0 or (problem.nu == 0 and problem.kappa_q > 1)
 
@@ -228,6 +231,8 @@ class _Run:
         # No other method here knows how to stay in a ball.
         box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
         self.finish = settings.finish if box is not None else "none"
+        if problem.engine and self.finish == "auto":
+            self.finish = "lbfgs"
         self.watch = Watch(np.inf)
         self.rounds = 0
         if saved is not None:
@@ -241,7 +246,7 @@ class _Run:
         start = problem.evaluate(*loop.start)
         self.exact = self._is_exact_worthwhile(start)
         self.refreshing = self._is_refreshing()
-        self.blocks = Blocks(problem, settings.n_blocks(problem), settings.n_threads)
+        self.blocks = self._make_blocks()
         self.state = self._begin(start, loop.start_weights)
         loop.observe(replace(self._iterate(), evaluation=start))
 
@@ -274,9 +279,7 @@ class _Run:
         self.metric = self.loop.metric = Metric(
             arrays["metric.eigenvalues"], arrays.get("metric.basis"), settings["intercept"]
         )
-        self.blocks = Blocks(
-            self.problem, self.settings.n_blocks(self.problem), self.settings.n_threads
-        )
+        self.blocks = self._make_blocks()
         self.watch.restore(arrays, settings["watch"])
         rule: type[StepRule] = LaggedSteps if self.settings.tables == "lagged" else Steps
         if _unregularised(self.problem):
@@ -285,11 +288,16 @@ class _Run:
             self.problem, self.blocks, self.metric, self.mean, (arrays, settings["state"]), rule
         )
 
+    def _make_blocks(self) -> Blocks:
+        make = self.problem.engine.get("rows", Blocks)
+        return make(self.problem, self.settings.n_blocks(self.problem), self.settings.n_threads)
+
     @property
     def _kind(self) -> type[Iterations]:
-        if self.settings.tables == "lagged":
-            return LaggedIterations
-        return SupportIterations if self.exact else Iterations
+        kind = "lagged" if self.settings.tables == "lagged" else "blocks"
+        if self.exact:
+            kind = "support"
+        return self.problem.engine.get(kind, _KINDS[kind])
 
     def _is_refreshing(self) -> bool:
         settings, problem = self.settings, self.problem
@@ -304,8 +312,8 @@ class _Run:
             return settings.primal == "support"
         if _is_small(problem) and settings.block_size == "auto":
             return True
-        q = self.loop.oracle.weights(start.losses, problem.nu)
-        return bool(np.count_nonzero(q > NOTICEABLE / q.size) < _THIN * q.size)
+        q, n = self.loop.oracle.weights(start.losses, problem.nu), problem.n_samples
+        return int((q > NOTICEABLE / n).sum()) < _THIN * n
 
     def _begin(self, start: Evaluation, q: Vector | None = None) -> Iterations:
         weights: Vector | str = "exact" if q is None else q
@@ -328,7 +336,7 @@ class _Run:
             )
         if settings.step_size == "auto":
             # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
-            moment = float(np.dot(state.q, state.q / state.p))
+            moment = float(state.q @ (state.q / state.p))
             largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
             if self.exact:
                 largest = _EXACT_STEP / m
@@ -459,7 +467,7 @@ class _Run:
             return self.loop.hand_over(Newton())
         if finish == "lbfgs" or not Newton.is_affordable(problem):
             return self.loop.hand_over(LBFGS(metric=metric))
-        cost = curvature_cost(problem, int(np.count_nonzero(self.state.q > 0)))
+        cost = curvature_cost(problem, int((self.state.q > 0).sum()))
         if cost > _CHEAP:
             self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
         self.loop.hand_over(Newton())

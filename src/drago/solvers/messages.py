@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,14 +73,18 @@ def narrated(callback: Callable[[State], Any] | None) -> Callable[[State], Any]:
 
 def warn(message: str) -> None:
     """Say it, as from the first line outside of this package and of scikit-learn."""
-    import sklearn
-    from sklearn.exceptions import ConvergenceWarning
+    kind: type[Warning] = UserWarning
+    inside: tuple[str, ...] = (_PACKAGE,)
+    with suppress(ImportError):  # the torch engine lives without scikit-learn
+        import sklearn
+        from sklearn.exceptions import ConvergenceWarning
 
-    inside = (_PACKAGE, os.path.dirname(sklearn.__file__) + os.sep)
+        kind = ConvergenceWarning
+        inside = (_PACKAGE, os.path.dirname(sklearn.__file__) + os.sep)
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, ConvergenceWarning, stacklevel=level)
+    warnings.warn(message, kind, stacklevel=level)
 
 
 def _trivial_note(loop: Loop) -> str:

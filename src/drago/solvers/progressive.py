@@ -11,9 +11,8 @@ from drago.solvers.protocol import Method, Start
 if TYPE_CHECKING:
     from drago.solvers.base import Loop
 
-# The part: at least so many rows, so many an unknown, this share of all; and how often it must go
-# into all of them to pay.
-_LEAST = 2000
+# The part: at least so many rows an unknown, this share of all; and how often it must go into all
+# of them to pay.
 _ROWS = 20
 _SHARE = 8
 _WORTH = 4
@@ -32,7 +31,7 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     if loop._start is not None or not getattr(method, "progressive", False):
         return
     n, unknowns = problem.n_samples, problem.n_features * problem.n_outputs
-    size = max(_LEAST, _ROWS * unknowns, n // _SHARE)
+    size = max(problem.least_part, _ROWS * unknowns, n // _SHARE)
     if n < _WORTH * size:
         return
     part = problem.take(subsample(problem, size))

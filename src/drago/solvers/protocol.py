@@ -58,7 +58,7 @@ class Iterate:
     n_passes: float
     n_oracle_calls: int
     evaluation: Evaluation | None = None
-    q: Vector | None = None
+    q: Any = None
     gap_estimate: float = np.inf
     primal_estimate: float = np.inf
     milestone: bool = False
@@ -81,7 +81,7 @@ class Start:
 
     w: Matrix
     b: Vector
-    q: Vector | None = None
+    q: Any = None
     metric: Metric | None = None
     centre: Vector | None = None
 

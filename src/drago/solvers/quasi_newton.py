@@ -73,7 +73,7 @@ class Line:
             return Along(t, np.inf, np.inf, None, None)
         q = self.oracle.weights(ev.losses, problem.nu)
         value = problem.primal(ev.w, ev.losses, q)
-        weighted = float(np.einsum("i,ic,ic->", q, ev.dlosses, self.draw))
+        weighted = problem.slope_along(q, ev.dlosses, self.draw)
         slope = weighted + problem.mu * float(np.vdot(ev.w, self.dw))
         return Along(t, value, slope, ev, q)
 

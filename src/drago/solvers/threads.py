@@ -15,6 +15,8 @@ _SMALL = 1 << 20
 
 def blas_threads(problem: DROProblem, method: Method) -> Any:
     """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
+    if problem.engine:
+        return nullcontext()
     entries = problem.n_samples * problem.n_features * problem.n_outputs
     if not hasattr(method, "n_threads") and (problem.is_sparse or entries > _SMALL):
         return nullcontext()

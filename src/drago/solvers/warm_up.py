@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from drago.certificate import judge
-from drago.problem import LARGE, DROProblem
+from drago.passes import LARGE
+from drago.problem import DROProblem
 from drago.solvers.protocol import Method
 
 _COMPILED: set[tuple[Any, ...]] = set()
@@ -17,7 +18,9 @@ def compile_for(problem: DROProblem, method: Method) -> None:
     """Compile what a solve needs by solving a stand-in."""
     from drago.solvers.base import Loop
 
-    picks_rows = not problem.is_sparse and problem.n_outputs == 1 and problem.X.size >= LARGE
+    if problem.engine:
+        return
+    picks_rows = not problem.is_sparse and problem.n_outputs == 1 and problem.n_entries >= LARGE
     key = (
         type(method),
         type(problem.loss),

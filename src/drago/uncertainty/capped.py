@@ -71,7 +71,7 @@ class CappedOracle(DualOracle):
         from drago.kernels.dual_capped import capped_chi2, capped_kl
 
         # The threshold is worth remembering only on the same problem scale.
-        tau = self._tau if c == self._c else np.nan
+        tau = self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
         if self.divergence.name == "chi2":
             tau = capped_chi2(u, self.p, c, self.cap, tau, q)
         else:

@@ -1,0 +1,136 @@
+"""The torch engine and the Numba engine, iteration by iteration."""
+
+# ruff: noqa: E402  (nothing below can be imported without torch)
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cases
+import drago
+from drago.metric import make_metric
+from drago.solvers.blocks import Blocks
+from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.steps import LaggedSteps, Steps, UnregularisedSteps
+from drago.torch_engine.blocks import TensorBlocks
+from drago.torch_engine.iterations import KINDS
+from drago.torch_engine.problem import TensorProblem
+
+ON_ARRAYS = {"blocks": Iterations, "support": SupportIterations, "lagged": LaggedIterations}
+N, D = 157, 4
+LOSSES = ("squared", "huber", "logistic", "multinomial")
+SETS = [*cases.PAIRS, ("grouped", "chi2"), ("grouped", "kl")]
+
+
+def make_problem(loss, name="cvar", divergence="chi2", weighted=False, **settings):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(N, D)) * np.array([1.0, 3.0, 0.3, 1.0]) + 0.5
+    z = X @ np.array([1.0, -0.5, 2.0, 0.0]) + rng.standard_t(3, size=N)
+    y = {"logistic": (z > 0).astype(float), "multinomial": np.digitize(z, [-1.0, 1.0])}.get(loss, z)
+    uncertainty = drago.Grouped("cvar") if name == "grouped" else cases.SETS[name][0]
+    if name == "grouped":
+        settings["groups"] = rng.integers(0, 7, size=N)
+    if weighted:
+        settings["sample_weight"] = rng.uniform(0.2, 2.0, size=N)
+    common = {"shift_cost": 0.05, "l2_reg": 1e-2}
+    return drago.DROProblem(
+        X, y, loss=loss, uncertainty=uncertainty, divergence=divergence, **(common | settings)
+    )
+
+
+def run_both(problem, kind, steps, count=8, n_iter=200, metric="auto"):
+    """Both engines after the same iterations, from the same start."""
+    other = TensorProblem.of(problem, "cpu")
+    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if problem.fit_intercept else None
+    in_metric = make_metric(problem, metric, mean)
+    zero = np.zeros((problem.n_features, problem.n_outputs)), problem.reference[1]
+    weights = "nominal" if kind == "lagged" else "exact"
+    on_arrays = ON_ARRAYS[kind](
+        problem, Blocks(problem, count), in_metric, mean, problem.evaluate(*zero), weights
+    )
+    on_tensors = KINDS[kind](
+        other, TensorBlocks(other, count), in_metric, mean, other.evaluate(*zero), weights
+    )
+    on_arrays.steps, on_tensors.steps = steps(), steps()
+    for i, j in np.random.default_rng(0).integers(0, count, size=(n_iter, 2)).tolist():
+        on_arrays.step(i, j)
+        on_tensors.step(i, j)
+    return on_arrays, on_tensors
+
+
+def assert_agree(on_arrays, on_tensors, tolerance=1e-9):
+    size = np.abs(on_arrays.w).max()
+    assert size > 0
+    np.testing.assert_allclose(on_tensors.w, on_arrays.w, rtol=0, atol=tolerance * size)
+    np.testing.assert_allclose(on_tensors.b, on_arrays.b, rtol=0, atol=tolerance * (1 + size))
+    q = on_arrays.blocks.scatter(on_arrays.q)
+    np.testing.assert_allclose(on_tensors.q.numpy(), q, rtol=0, atol=tolerance * q.max())
+    found, expected = on_tensors.estimates(), on_arrays.estimates()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-10 * abs(expected[1]))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("name", "divergence"), SETS)
+def test_all_losses_and_sets(loss, name, divergence):
+    problem = make_problem(loss, name, divergence)
+    assert_agree(*run_both(problem, "blocks", lambda: Steps(0.01, 0.01, True)))
+
+
+@pytest.mark.parametrize("kind", ["blocks", "support"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_with_intercept_and_weights(loss, weighted, kind):
+    problem = make_problem(loss, fit_intercept=True, weighted=weighted)
+    found = run_both(problem, kind, lambda: Steps(0.05, 0.08, True), count=5)
+    assert_agree(*found)
+
+
+@pytest.mark.parametrize("count", [1, 3, N])
+def test_any_number_of_blocks(count):
+    found = run_both(make_problem("squared"), "blocks", lambda: Steps(0.02, 0.02, True), count)
+    assert_agree(*found)
+    assert found[1].visits == found[0].visits
+    assert found[1].n_calls == found[0].n_calls
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full"])
+@pytest.mark.parametrize("kind", ["blocks", "lagged"])
+def test_as_in_the_paper(kind, metric):
+    problem = make_problem("squared", l2_reg=1.0)
+    rule = LaggedSteps(0.02) if kind == "lagged" else Steps(0.02, 0.02, False)
+    assert_agree(*run_both(problem, kind, lambda: rule, metric=metric))
+
+
+def test_the_variant_without_regularisation():
+    problem = make_problem("logistic", l2_reg=0.0)
+    found = run_both(problem, "blocks", lambda: UnregularisedSteps(8, 0.0, 3.0, 5.0))
+    assert_agree(*found)
+    for on_tensors, on_arrays in zip(found[1].average(), found[0].average()):
+        np.testing.assert_allclose(on_tensors, on_arrays, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "constraint", [drago.NonNegative(), drago.Box(-0.1, 0.3), drago.L2Ball(0.5)]
+)
+def test_constraints(constraint):
+    problem = make_problem("squared", constraint=constraint)
+    assert_agree(*run_both(problem, "blocks", lambda: Steps(0.05, 0.05, True)))
+
+
+def test_groups_of_rows(monkeypatch):
+    """Blocks of larger data are made of groups of rows, and a rest."""
+    monkeypatch.setattr("drago.solvers.blocks.SMALL", 0)
+    monkeypatch.setattr("drago.torch_engine.blocks.SMALL", 0)
+    monkeypatch.setattr("drago.solvers.blocks._PLENTY", 4)
+    for kind in ("blocks", "support"):
+        found = run_both(make_problem("squared"), kind, lambda: Steps(0.05, 0.05, True), count=3)
+        assert found[1].blocks.group > 1
+        assert_agree(*found)
+
+
+def test_single_precision_data():
+    """float32 features are the same numbers to both."""
+    problem = make_problem("logistic")
+    problem = problem._replace(X=problem.X.astype(np.float32))
+    assert_agree(*run_both(problem, "blocks", lambda: Steps(0.05, 0.05, True)))
