@@ -67,3 +67,19 @@ def test_a_network_is_trained(monkeypatch, capsys):
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("mean", "CVaR 0.2", "KL ball 0.5", "classes"))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("autograd_logistic", ("DROClassifier", "nn.Module, drago", "largest difference")),
+        ("custom_loss", ("mean", "CVaR 0.5", "CVaR 0.2")),
+    ],
+)
+def test_autograd_is_certified(name, shown, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    script = EXAMPLES / f"{name}.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--small"])
+    runpy.run_path(str(script), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in shown)

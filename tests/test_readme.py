@@ -1,4 +1,4 @@
-"""The code of the README runs as it stands."""
+"""The code of the README and of the docs runs as it stands."""
 
 import re
 import runpy
@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+DOCS = sorted((README.parent / "docs").glob("*.md"))
+
+
+def blocks(path):
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = blocks(README)
+IN_DOCS = [(path.name, number) for path in DOCS for number in range(len(blocks(path)))]
 
 
 def test_there_is_code():
@@ -21,8 +29,19 @@ def test_code_runs(number, tmp_path, monkeypatch):
     exec(compile(BLOCKS[number], f"README block {number}", "exec"), {})
 
 
+@pytest.mark.parametrize(("name", "number"), IN_DOCS)
+def test_code_of_the_docs_runs(name, number):
+    pytest.importorskip("torch")
+    code = blocks(README.parent / "docs" / name)[number]
+    exec(compile(code, f"{name} block {number}", "exec"), {})
+
+
+def test_there_is_code_in_the_docs():
+    assert ("torch.md", 0) in IN_DOCS
+
+
 def test_links_lead_somewhere():
-    for text in (README, *(README.parent / "docs").glob("*.md")):
+    for text in (README, *DOCS):
         for target in re.findall(r"\]\(([^)#:]+)\)", text.read_text()):
             assert (text.parent / target).exists(), (text.name, target)
 

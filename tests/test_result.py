@@ -120,7 +120,7 @@ def test_types_of_the_fields(result):
 def test_a_status_is_its_word(result):
     assert result.status == "optimal" and result.status is Status.OPTIMAL
     assert {str(status) for status in Status} == {
-        "optimal", "max_iter", "time_limit", "interrupted", "stopped", "stalled",
+        "optimal", "stationary", "max_iter", "time_limit", "interrupted", "stopped", "stalled",
     }  # fmt: skip
     for status in Status:
         assert f"{status}" == status.value and Status(status.value) is status

@@ -133,7 +133,8 @@ def by_data(results: Results, group: str, axis: str) -> Any:
     figure, axes = _grid(len(specs), columns)
     for ax, spec in zip(axes, specs):
         n, d = _size(results, spec, methods)
-        _panel(ax, results, spec, methods, axis, f"{spec.title}\nn = {n:,}, d = {d}")
+        name = spec.title if columns < 4 else spec.title.replace(" (", "\n(")
+        _panel(ax, results, spec, methods, axis, f"{name}\nn = {n:,}, d = {d}")
     _outer(axes, columns, len(specs), axis)
     _legend(figure, methods, results)
     return figure
@@ -224,7 +225,8 @@ def _outer(axes: Sequence[Any], columns: int, count: int, axis: str) -> None:
         if k % columns == 0:
             ax.set_ylabel("suboptimality")
         if k + columns >= count:
-            ax.set_xlabel(_LABELS[axis])
+            label = _LABELS[axis]
+            ax.set_xlabel(label if columns < 4 else label.replace(" (log", "\n(log"))
 
 
 def _legend(figure: Any, methods: Sequence[str], results: Results) -> None:

@@ -18,7 +18,7 @@ from drago.datasets import Dataset, load, make_synthetic
 
 REGRESSION = ("yacht", "energy", "concrete", "acsincome1k", "kin8nm", "power")
 TEXT = "emotion"
-TITLES = {"acsincome1k": "acsincome (1,000 of the 4,000 rows)"}
+TITLES = {"acsincome1k": "acsincome (1,000 of 4,000 rows)"}
 # Seed of the data that are drawn.
 _DRAWN = 0
 

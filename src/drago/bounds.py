@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -241,7 +242,6 @@ def _single_output_bound(
     loss, d = problem.loss, problem.n_features
     weight = q * loss.second(problem.y, ev.raw)
     index = problem.heaviest(weight, size)
-    weight = problem.pick(weight, index)
     slope = g.w[:, 0] + problem.mu * ev.w[:, 0]
     gram = problem.gram(index, weight)
     guess = np.diag(gram)[:d] + problem.mu
@@ -253,7 +253,7 @@ def _single_output_bound(
     if isinstance(loss, Squared):
         factor = _Factor(gram + np.diag(ridge))
         return cost + 0.5 * factor.norm(r) ** 2 if factor.safe else np.inf
-    F = problem.features(index)
+    F, weight = problem.features(index), problem.pick(weight, index)
     residual = problem.pick(ev.raw[:, 0], index) - problem.pick(problem.y, index)
     for turn in range(5):
         if turn > 0:
@@ -289,9 +289,8 @@ def newton_like_step(
     if problem.n_outputs == 1:
         weight = q * problem.loss.second(problem.y, ev.raw)
     index = problem.heaviest(weight, n_rows)
-    heavy = problem.pick(weight, index)
-    scale = float(weight.sum()) / max(float(heavy.sum()), 1e-300)
-    H = problem.gram(index, scale * heavy)
+    scale = float(weight.sum()) / max(float(weight[index].sum()), 1e-300)
+    H = scale * problem.gram(index, weight)
     d = problem.n_features
     H[np.arange(d), np.arange(d)] += problem.mu
     H[np.diag_indices_from(H)] += 1e-12 * max(float(np.trace(H)), 1e-300) / H.shape[0]
@@ -306,16 +305,37 @@ def newton_like_step(
     return step
 
 
-def multinomial_hessian(F: Matrix, weight: Vector, pi: Matrix) -> Matrix:
-    """``sum_i weight_i (diag(pi_i) - pi_i pi_i') (x) x_i x_i'``, class-major."""
+def multinomial_hessian(problem: DROProblem, F: Any, weight: Any, pi: Any) -> Matrix:
+    """``sum_i weight_i (diag(pi_i) - pi_i pi_i') (x) x_i x_i'``, class-major.
+
+    `F`, `weight` and `pi` are what the problem's vectors are; the result is an array.
+    """
     k, m = pi.shape[1], F.shape[1]
     H = np.empty((k, m, k, m))
     for a in range(k):
-        for c in range(a, k):
-            curve = weight * pi[:, a] * ((1.0 if a == c else 0.0) - pi[:, c])
-            H[a, :, c, :] = (F * curve[:, None]).T @ F
-            H[c, :, a, :] = H[a, :, c, :].T
+        of_class = weight * pi[:, a]
+        parts = [
+            (F * (of_class * ((1.0 if a == c else 0.0) - pi[:, c]))[:, None]).T @ F
+            for c in range(a, k)
+        ]
+        for c, part in zip(range(a, k), problem.to_host(problem.xp.stack(parts))):
+            H[a, :, c, :] = H[c, :, a, :] = part
     return H.reshape(k * m, k * m)
+
+
+def _class_leverages(problem: DROProblem, F: Any, inverse: Matrix) -> Vector:
+    """The largest ``(e_a - e_c)' M (e_a - e_c)`` over pairs of classes, ``M`` of each row.
+
+    ``M_ac = f' inverse_ac f`` for the blocks of `inverse` (k x m x k x m).
+    """
+    k, found = inverse.shape[0], None
+    blocks = problem.from_host(np.ascontiguousarray(inverse.transpose(0, 2, 1, 3)))
+    own = [((F @ blocks[a, a]) * F).sum(1) for a in range(k)]
+    for a in range(k):
+        for c in range(a + 1, k):
+            pair = own[a] + own[c] - 2.0 * ((F @ blocks[a, c]) * F).sum(1)
+            found = pair if found is None else problem.xp.maximum(found, pair)
+    return np.maximum(problem.to_host(found), 0.0)
 
 
 def multinomial_unknowns(problem: DROProblem) -> npt.NDArray[np.bool_]:
@@ -340,9 +360,9 @@ def _multinomial_bound(
     k, d = problem.n_outputs, problem.n_features
     m = d + int(problem.fit_intercept)
     index = problem.heaviest(q, size)
-    F, weight = problem.features(index), problem.pick(q, index)
-    pi = problem.loss.probabilities(problem.pick(ev.raw, index))
-    guess = np.einsum("ij,ic->jc", F[:, :d] ** 2, weight[:, None] * pi * (1 - pi)) + problem.mu
+    F, weight = problem.own_features(index), q[index]
+    pi = problem.loss.probabilities(ev.raw[index])
+    guess = problem.to_host((F[:, :d] ** 2).T @ (weight[:, None] * pi * (1 - pi))) + problem.mu
     slope, extra, cost = problem.constraint.absorb(
         ev.w, g.w + problem.mu * ev.w, np.maximum(guess, 1e-300)
     )
@@ -352,7 +372,7 @@ def _multinomial_bound(
     ridge[:, :d] = problem.mu + extra
     best = np.inf
     for _ in range(3):
-        H = multinomial_hessian(F, weight, pi) + np.diag(ridge.reshape(-1))
+        H = multinomial_hessian(problem, F, weight, pi) + np.diag(ridge.reshape(-1))
         factor = _Factor(H[np.ix_(free, free)])
         if not factor.safe:
             break
@@ -360,17 +380,11 @@ def _multinomial_bound(
         flat = np.zeros((k * m, k * m))
         root = factor.half(np.eye(int(free.sum())))
         flat[np.ix_(free, free)] = factor.inflation * (root.T @ root)
-        inverse = flat.reshape(k, m, k, m)
-        leverage = np.zeros(len(F))
-        own = [((F @ inverse[a, :, a, :]) * F).sum(axis=1) for a in range(k)]
-        for a in range(k):
-            for c in range(a + 1, k):
-                cross = ((F @ inverse[a, :, c, :]) * F).sum(axis=1)
-                leverage = np.maximum(leverage, own[a] + own[c] - 2.0 * cross)
-        leverage = np.sqrt(np.maximum(leverage, 0.0))
+        leverage = np.sqrt(_class_leverages(problem, F, flat.reshape(k, m, k, m)))
         best = min(best, cost + _self_concordant(lambda_, float(leverage.max(initial=0.0))))
         keep = leverage * lambda_ <= 0.25
         if keep.all():
             break
-        F, weight, pi = F[keep], weight[keep], pi[keep]
+        kept = problem.from_host(keep)
+        F, weight, pi = F[kept], weight[kept], pi[kept]
     return best

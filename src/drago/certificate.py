@@ -37,6 +37,7 @@ from drago.uncertainty import DualOracle
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
+NO_BOUND = "none: the losses are not declared convex"
 # How far outside the set given weights may lie, in mass: what rounding leaves.
 _FEASIBILITY = 1e-9
 # Newton steps that `certify` tries to predict the optimal weights, and when no more are worth it.
@@ -83,6 +84,9 @@ class Certificate:
         ``P_0``.
     n_passes : float
         What it cost, in visits to all rows; a product with X is half a visit.
+    stationarity : float or None
+        ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
+        gap is infinite.
     """
 
     primal: float
@@ -94,6 +98,7 @@ class Certificate:
     restricted_to: float | None
     reference: float
     n_passes: float = 0.0
+    stationarity: float | None = None
 
 
 def certify(
@@ -160,7 +165,10 @@ def judge(
     predictions : int
         Newton steps that may be tried to predict the optimal weights.
     """
-    search = _Search(problem, ev, oracle or problem.dual_oracle(), target, credit)
+    oracle = oracle or problem.dual_oracle()
+    if not problem.is_convex:
+        return _flatness(problem, ev, oracle)
+    search = _Search(problem, ev, oracle, target, credit)
     search.run(q, predictions)
     return search.result()
 
@@ -262,7 +270,7 @@ class _Search:
         slack = self._slack(q)
         if slack >= self.gap:
             return tried
-        size = max(_FEW * order(problem), 8 * tried)
+        size = support if problem.is_gram_cheap else max(_FEW * order(problem), 8 * tried)
         while True:
             limit = min(affordable_rows(problem, self.credit), support)
             if most is not None:
@@ -428,6 +436,19 @@ class _Search:
             self._try_tangent(q, at_start)
             self._try_curvature(q, at_start)
             g = self._gradient(ev, q)
+
+
+def _flatness(problem: DROProblem, ev: Evaluation, oracle: DualOracle) -> Certificate:
+    """What is known of a point without convexity: how flat the objective is there."""
+    q = oracle.weights(ev.losses, problem.nu)
+    slope = gradient(problem, ev, q).w + problem.mu * ev.w
+    return replace(
+        uncertified(problem, problem.primal(ev.w, ev.losses, q)),
+        dual_weights=q,
+        bound=NO_BOUND,
+        n_passes=0.5,
+        stationarity=float(np.linalg.norm(slope)),
+    )
 
 
 def uncertified(problem: DROProblem, primal: float) -> Certificate:

@@ -17,8 +17,8 @@ from drago._validation import check_option
 Vector = npt.NDArray[np.float64]
 
 
-# Rows at a time.
-_CHUNK = 1 << 14
+# Rows at a time: so few that BLAS does not wake a second thread for a dot product.
+_CHUNK = 1 << 13
 
 
 class Divergence:

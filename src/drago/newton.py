@@ -79,7 +79,8 @@ def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) 
     m = d + int(problem.fit_intercept)
     F = problem.features(index)
     if isinstance(problem.loss, Multinomial):
-        H = multinomial_hessian(F, q[index], problem.loss.probabilities(ev.raw[index]))
+        pi = problem.loss.probabilities(ev.raw[index])
+        H = multinomial_hessian(problem, F, q[index], pi)
     else:
         second = problem.loss.second(problem.y[index], ev.raw[index])
         H = (F * (q[index] * second)[:, None]).T @ F

@@ -68,8 +68,24 @@ class Passes:
     """The module with the functions of vectors."""
     engine: Mapping[str, Any] = MappingProxyType({})
     """Classes that take the place of a solver's own, for vectors that are no arrays."""
+    is_linear = True
+    """Whether predictions are ``X w + b``."""
     least_part = 2000
     """Rows below which a smaller problem takes no less time."""
+    small = 1 << 19
+    """Entries of X below which a visit costs less than what goes with it."""
+    is_gram_cheap = False
+    """Whether the Gram matrix of all rows takes no longer than that of a few."""
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether the losses are convex in w: without that there is no certificate."""
+        return True
+
+    @property
+    def reference_slope(self) -> float:
+        """``||grad P||`` where a solve starts, for a problem without certificate."""
+        return np.nan
 
     @property
     def in_float64(self) -> Any:
@@ -170,19 +186,23 @@ class Passes:
         weighted = q[:, None] * ev.dlosses
         return self.weighted_rows(weighted), weighted.sum(axis=0)
 
-    def gram(self, index: Array, weight: Vector) -> Matrix:
+    def gram(self, index: Array, weight: Any) -> Matrix:
         """``sum_i weight_i f_i f_i'`` over some rows, a few at a time: no copy of all of them."""
         m = self.n_features + int(self.fit_intercept)
         out, step = np.zeros((m, m)), max(1, _CHUNK // m)
         for k in range(0, index.size, step):
             F = self.features(index[k : k + step])
-            out += (F * weight[k : k + step, None]).T @ F
+            out += (F * weight[index[k : k + step], None]).T @ F
         return out
 
     def features(self, index: Array) -> Matrix:
         """Rows of X, with the intercept's 1 where one is fitted."""
         rows = self.rows(index)
         return np.column_stack([rows, np.ones(len(rows))]) if self.fit_intercept else rows
+
+    def own_features(self, index: Any) -> Any:
+        """`features` as what the problem's vectors are."""
+        return self.features(index)
 
     # ------------------------------------------------------------------- vectors of the rows
 
@@ -213,6 +233,10 @@ class Passes:
 
     def to_host(self, values: Any) -> Array:
         """A vector as a NumPy array."""
+        return values
+
+    def from_host(self, values: Array) -> Any:
+        """An array as what the problem's vectors are."""
         return values
 
     def from_user(self, name: str, values: Any) -> Any:

@@ -24,7 +24,6 @@ from drago._validation import (
     check_groups,
     check_number,
     check_sample_weight,
-    check_vector,
     locked,
     numeric,
     shown,
@@ -293,12 +292,12 @@ class DROProblem(Passes):
 
     def losses(self, coef: Any, intercept: Any = 0.0) -> Vector:
         """The loss of each row, shape (n,)."""
-        return self.evaluate(*self.to_internal(coef, intercept)).losses
+        return self.to_user(self.evaluate(*self.to_internal(coef, intercept)).losses)
 
     def worst_case_weights(self, losses: Any) -> Vector:
         """``argmax over q in Q of sum_i q_i losses_i - nu D(q || p)``."""
-        losses = check_vector("losses", losses, self.n_samples)
-        return self.dual_oracle().weights(losses, self.nu)
+        losses = self.from_user("losses", losses)
+        return self.to_user(self.dual_oracle().weights(losses, self.nu))
 
     def on_all_rows(self, weights: Vector) -> Vector:
         """Weights of the problem's rows as weights of all rows that were given."""
@@ -315,6 +314,12 @@ class DROProblem(Passes):
         return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu))
 
     # ---------------------------------------------------------------- the reference point
+
+    @property
+    def origin(self) -> tuple[Matrix, Vector]:
+        """The trivial model: w = 0 (projected onto W) with its best intercept."""
+        w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
+        return w, self.reference[1]
 
     @cached_property
     def reference(self) -> tuple[float, Vector]:

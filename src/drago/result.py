@@ -13,7 +13,7 @@ Vector = npt.NDArray[np.float64]
 
 
 class Status(StrEnum):
-    """Why a solver stopped; every one but `optimal` comes with a `ConvergenceWarning`."""
+    """Why a solver stopped; all but `optimal` and `stationary` come with a `ConvergenceWarning`."""
 
     OPTIMAL = "optimal"
     """The certified relative gap is at most `tol`."""
@@ -25,6 +25,8 @@ class Status(StrEnum):
     """Ctrl-C; the best certified point so far is returned."""
     STOPPED = "stopped"
     """The callback asked to stop."""
+    STATIONARY = "stationary"
+    """``||grad P||`` is at most `tol` times what it was at the start; there is no certificate."""
     STALLED = "stalled"
     """The method could not improve its point any more."""
 
@@ -85,8 +87,11 @@ class SolverResult:
     dual_coef, dual_intercept : array, float or array
         The point at which `dual_weights` attain `dual`: ``certify(problem, dual_coef,
         dual_intercept, dual_weights).dual`` is at least that.
-    history : History
     solver : str
+    stationarity : float or None
+        ``||grad P(coef)||`` of a problem that is not known to be convex, for which there is no
+        bound: `gap` and `rel_gap` are infinite.
+    history : History
     """
 
     coef: Vector
@@ -107,6 +112,7 @@ class SolverResult:
     dual_coef: Vector
     dual_intercept: Any
     solver: str
+    stationarity: float | None = None
     history: History = field(default_factory=History, repr=False)
 
     def __repr__(self) -> str:

@@ -202,7 +202,7 @@ def test_a_solve_is_the_same_on_any_number_of_threads(monkeypatch):
     monkeypatch.setattr(module, "SMALL", 0)
     monkeypatch.setattr(module, "_PART", 256)
     monkeypatch.setattr(module, "_CHUNK", 64)
-    monkeypatch.setattr("drago.solvers.drago.SMALL", 0)
+    monkeypatch.setattr("drago.passes.Passes.small", 0)
     for storage in ("dense", "csr"):
         _, problem = problem_of(storage, 2000, 6)
         one, two, three = (

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cases
 import drago
 import twins
-from drago.torch_engine import TensorOracle, _thresholds
+from drago.torch_engine import TensorOracle, _search, _search_arrays, _thresholds
 from drago.torch_engine._pools import _Pools
 from drago.uncertainty import SpectralSet
 
@@ -58,11 +58,24 @@ def assert_close(found, expected, rtol=1e-12):
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * expected.max())
 
 
-@pytest.fixture(params=["few", "many"])
+WAYS = ("few", "many", "most")
+
+
+def go(way, patch):
+    """All rows at once, as for a small batch; sums in sorted order and joined pools, as for a large
+    one; or a search without a sort, as for the largest.
+    """
+    if way != "few":
+        patch.setattr(_thresholds, "_ENTRIES", 0)
+    if way == "most":
+        patch.setitem(_search._LEAST_ROWS, "cpu", 1)
+        patch.setattr(_search_arrays, "_SAMPLE", 4)
+        patch.setattr(_search_arrays, "_CHUNK", 8)
+
+
+@pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    """All rows at once, as for a small batch; or searches and joined pools, as for a large one."""
-    if request.param == "many":
-        monkeypatch.setattr(_thresholds, "_ENTRIES", 0)
+    go(request.param, monkeypatch)
     return request.param
 
 
@@ -203,17 +216,15 @@ def adversaries(draw):
     adversaries(),
     st.sampled_from(ADVERSARIES),
     st.sampled_from(cases.DIVERGENCES),
-    st.sampled_from([0, 1 << 15]),
+    st.sampled_from(WAYS),
 )
-def test_adversarial_numbers(adversary, pair, divergence, entries):
+def test_adversarial_numbers(adversary, pair, divergence, way):
     u, p, c = adversary
     uncertainty, described = pair
     divergence = uncertainty.own_divergence or divergence
-    before, _thresholds._ENTRIES = _thresholds._ENTRIES, entries
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        go(way, patch)
         q = TensorOracle(uncertainty, divergence).weights(tensor(u), float(c), tensor(p)).numpy()
-    finally:
-        _thresholds._ENTRIES = before
     assert np.isfinite(q).all()
     radius = described[1] if uncertainty.own_divergence else 0.0
     assert twins.feasibility(described, q, p) <= 1e-12 * (1.0 + radius)

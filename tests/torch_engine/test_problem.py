@@ -17,7 +17,6 @@ from drago.result import Status
 from drago.torch_engine.problem import TensorProblem
 
 LOSSES = ("squared", "huber", "logistic", "multinomial")
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 PAIRS = [
     ("cvar", "chi2"),
     ("cvar", "kl"),
@@ -25,7 +24,8 @@ PAIRS = [
     ("chi2_ball", "chi2"),
     ("kl_ball", "kl"),
 ]
-on_devices = pytest.mark.parametrize("device", DEVICES)
+# On a CUDA device: test_cuda.py, which does without arrays and Numba.
+on_devices = pytest.mark.parametrize("device", ["cpu"])
 
 
 def make(loss="squared", name="cvar", divergence="chi2", n=150, **settings):
@@ -65,7 +65,7 @@ def test_visits_to_the_data(loss, device):
     close(other.primal(w, there.losses, weights), problem.primal(w, here.losses, q))
     index = np.array([3, 17, 4])
     close(other.features(index), problem.features(index))
-    close(other.gram(index, q[index]), problem.gram(index, q[index]))
+    close(other.gram(index, weights), problem.gram(index, q))
     close(other.row_norms.cpu(), problem.row_norms)
     assert other.smoothness == pytest.approx(problem.smoothness, rel=1e-12)
     assert other.lipschitz == pytest.approx(problem.lipschitz, rel=1e-9)

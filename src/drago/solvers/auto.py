@@ -65,7 +65,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
         return Drago(), (), f"auto took drago, for it stays in {problem.constraint!r}; "
     if problem.engine:
-        return _IN_METRIC, (LBFGS(),), "auto took lbfgs in a metric, on a device; "
+        where = "on a device" if problem.is_linear else "for a model that is not linear"
+        return _IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "
     unknowns = order(problem)
     rows = _rows_in_tail(problem)
     if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns and _is_for_newton(problem):
@@ -157,7 +158,8 @@ def solve(
         result's message says what and why.
     tol : float >= 0
         Certified relative gap at which to stop: an upper bound on
-        ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0.
+        ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0. For losses that are not
+        declared convex, ``||grad P||`` relative to the start.
     max_iter : int, optional
     time_limit : float, optional
         Seconds, without the time of compilation.

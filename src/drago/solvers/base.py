@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.certificate import AMPLE, judge, relative, uncertified
+from drago.certificate import AMPLE, NO_BOUND, Certificate, judge, relative, uncertified
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
 from drago.metric import FLOOR, Metric, make_metric
@@ -97,6 +97,7 @@ class Loop:
         self._next_look = 1
         self._factor = 1.0  # certified gap / estimate, at the last certificate
         self._extra_passes = 0.0
+        self._metric_passes = 0.0  # apart, for certificates are not to be fewer for it
         self._began = time.perf_counter()
         self._earlier = 0.0  # seconds before a resumption
         self._rested = self._began
@@ -138,6 +139,8 @@ class Loop:
             self._judge(iterate, self._credit(iterate))
         if self.best.is_certified(self.tol):
             self._stop(Status.OPTIMAL)
+        if self._is_stationary():
+            self._stop(Status.STATIONARY)
         if limit:
             self._stop(Status.MAX_ITER)
         if self._is_late():
@@ -168,8 +171,15 @@ class Loop:
         return None if self._start is None else self._start.centre
 
     @property
+    def measure(self) -> float:
+        """What has to become small: the certified gap, or ``||grad P||^2`` without one."""
+        return _measure(self.best.point[0], self.best.gap)
+
+    @property
     def estimate_wanted(self) -> float:
         """What a method's free estimate of the gap has to fall to."""
+        if not self.problem.is_convex:
+            return (self.tol * self.problem.reference_slope) ** 2 / max(self._factor, 1e-300)
         primal, reference = self._objective(self._last)
         return self.tol * max(reference - primal, 0.0) / max(self._factor, 1e-300)
 
@@ -179,7 +189,12 @@ class Loop:
         if inherited is not None and kind != "euclidean":
             self.metric = inherited
         else:
-            self.metric = make_metric(self.problem, kind, mean, floor)
+            own = self.problem.engine.get("metric")
+            if own is None:
+                self.metric = make_metric(self.problem, kind, mean, floor)
+            else:
+                self.metric, passes = own(self.problem, kind, floor)
+                self._metric_passes += passes
         return self.metric
 
     def hand_over(self, method: Method, passes: float = np.inf) -> str:
@@ -205,9 +220,7 @@ class Loop:
 
     @property
     def trivial(self) -> tuple[Matrix, Vector]:
-        problem = self.problem
-        w = problem.constraint.project(np.zeros((problem.n_features, problem.n_outputs)))
-        return w, problem.reference[1]
+        return self.problem.origin
 
     def best_point(self) -> tuple[Matrix, Vector]:
         """The best point certified so far."""
@@ -264,8 +277,15 @@ class Loop:
 
     def _seems_done(self, iterate: Iterate) -> bool:
         expected = self._factor * iterate.gap_estimate
+        if not self.problem.is_convex:
+            return expected <= 0.5 * (self.tol * self.problem.reference_slope) ** 2
         primal, reference = self._objective(iterate)
         return relative(expected, primal, reference) <= 0.7 * self.tol
+
+    def _is_stationary(self) -> bool:
+        """Whether the best point is one, where that is all that can be known."""
+        found = self.best.point[0].stationarity
+        return found is not None and found <= self.tol * self.problem.reference_slope
 
     def _objective(self, iterate: Iterate | None) -> tuple[float, float]:
         """The best objective, known or estimated, and that of the trivial model."""
@@ -312,9 +332,10 @@ class Loop:
         self._judged_iter = iterate.n_iter
         # Looks by count thin out; the estimate is what calls for a certificate in good time.
         self._next_look = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
-        known = np.isfinite(certificate.gap) and np.isfinite(iterate.gap_estimate)
+        measure = _measure(certificate, certificate.gap)
+        known = np.isfinite(measure) and np.isfinite(iterate.gap_estimate)
         if known and iterate.gap_estimate > 0:
-            self._factor = certificate.gap / iterate.gap_estimate
+            self._factor = measure / iterate.gap_estimate
         self.best.keep(certificate, ev.w, ev.b)
         self._evaluating += time.perf_counter() - began
         self._record(iterate)
@@ -323,7 +344,7 @@ class Loop:
         best, w, b = self.best.point
         gap, rel_gap = self.best.gap, self.best.rel_gap
         elapsed = self.elapsed
-        passes = iterate.n_passes + self._extra_passes
+        passes = iterate.n_passes + self._extra_passes + self._metric_passes
         self._records.append(
             Record(
                 n_iter=iterate.n_iter,
@@ -412,6 +433,9 @@ class Loop:
     def _enter_reference(self) -> None:
         """The trivial model is the first candidate: nothing worse is ever returned."""
         unknown = uncertified(self._exact, self._exact.reference[0])
+        if not self.problem.is_convex:
+            slope = self.problem.reference_slope
+            unknown = replace(unknown, bound=NO_BOUND, stationarity=slope)
         self._best = Best(unknown, *self.trivial)
 
     def _enter_start(self, iterate: Iterate) -> None:
@@ -439,6 +463,8 @@ class Loop:
             self.callback = callback
         if self.best.is_certified(self.tol):
             self.status = Status.OPTIMAL
+        elif self._is_stationary():
+            self.status = Status.STATIONARY
 
     def _result(self, method: Method, why: str) -> SolverResult:
         best, w, b = self.best.point
@@ -449,7 +475,7 @@ class Loop:
         coef, intercept = self.problem.to_public(w, b)
         dual_coef, dual_intercept = self.problem.to_public(dual_w, dual_b)
         message = sentence(self, method, rel_gap, n_iter, dual, why)
-        if self.status is not Status.OPTIMAL and not self.quiet:
+        if self.status not in (Status.OPTIMAL, Status.STATIONARY) and not self.quiet:
             warn(message)
         elapsed = self.elapsed
         return SolverResult(
@@ -464,15 +490,23 @@ class Loop:
             message=message,
             bound=dual.bound,
             n_iter=n_iter,
-            n_passes=(0.0 if last is None else last.n_passes) + self._extra_passes,
+            n_passes=(0.0 if last is None else last.n_passes)
+            + self._extra_passes
+            + self._metric_passes,
             n_oracle_calls=0 if last is None else last.n_oracle_calls,
             time=elapsed,
             solver_time=elapsed - self._evaluating,
             dual_coef=dual_coef,
             dual_intercept=dual_intercept,
             solver=method.name,
+            stationarity=best.stationarity,
             history=History(tuple(self._records)),
         )
+
+
+def _measure(certificate: Certificate, gap: float) -> float:
+    slope = certificate.stationarity
+    return gap if slope is None else slope**2
 
 
 # What each certificate may spend, come what may: without it one could not tell success.

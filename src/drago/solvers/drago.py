@@ -16,9 +16,9 @@ from drago._validation import check_flag, check_integer, check_number, check_opt
 from drago.bounds import curvature_cost
 from drago.checkpoint import State
 from drago.metric import Metric, is_box
-from drago.problem import DROProblem, Evaluation, NonFiniteLossError
+from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
-from drago.solvers.blocks import NOTICEABLE, SMALL, Blocks
+from drago.solvers.blocks import NOTICEABLE, Blocks
 from drago.solvers.constants import constants_in, require_constants, theory_step
 from drago.solvers.iterations import (
     Iterations,
@@ -216,7 +216,7 @@ def _unregularised(problem: DROProblem) -> bool:
 
 
 def _is_small(problem: DROProblem) -> bool:
-    return problem.n_samples * problem.n_features <= SMALL
+    return problem.n_samples * problem.n_features <= problem.small
 
 
 class _Run:
@@ -360,8 +360,7 @@ class _Run:
     def _run(self) -> str:
         while True:
             self.loop.rest(self._snapshot)
-            self._round()
-            here = self._refresh()
+            here = self._round()
             iterate = replace(self._iterate(), evaluation=here)
             sound = bool(np.isfinite(iterate.gap_estimate) and np.isfinite(iterate.w).all())
             if not self.auto:
@@ -375,7 +374,7 @@ class _Run:
                     if self.cut < 0.3 or _unregularised(self.problem):
                         return self._finish()
                     self._slow_down()
-                if not self.watch.stalls(self.loop.best.gap):
+                if not self.watch.stalls(self.loop.measure):
                     continue
             self._judge_the_best(iterate)
             if self.finish != "none" and self.cut < 1.0:
@@ -386,7 +385,7 @@ class _Run:
             spent = self.state
             self.state = self._begin(self.problem.evaluate(*self.loop.best_point()))
             self.state.continue_count(spent)
-            self.watch = Watch(self.loop.best.gap)
+            self.watch = Watch(self.loop.measure)
 
     def _iterate(self) -> Iterate:
         iterate = self.state.iterate()
@@ -403,27 +402,20 @@ class _Run:
         self.state.steps = Steps(_SLOWER * steps.alpha, _SLOWER * steps.dual_alpha, True)
         self.watch.estimates.clear()
 
-    def _round(self) -> None:
-        """Half an epoch, or a few iterations: what is worth a look at the estimates."""
+    def _round(self) -> Evaluation | None:
+        """Half an epoch, or a few iterations: what is worth a look at the estimates.
+
+        Then all rows are visited and the tables filled anew, where that is wanted; the visit, which
+        is returned, serves the certificate as well.
+        """
         count = self.blocks.count
         size = min(max((count + 1) // 2, 4), _ROUND)
         if self.refreshing:
             size = _FRESH_FOR_EXACT if self.exact else _FRESH_FOR
         if self.loop.max_iter is not None:
             size = max(min(size, self.loop.max_iter - self.state.n_iter), 1)
-        for i, j in self.rng.integers(0, count, size=(size, 2)).tolist():
-            self.state.step(i, j)
-
-    def _refresh(self) -> Evaluation | None:
-        """Visit all rows and fill the tables anew; the visit serves the certificate as well."""
-        if not self.refreshing or not np.isfinite(self.state.w).all():
-            return None
-        try:
-            here = self.problem.evaluate(self.state.w, self.state.b)
-        except NonFiniteLossError:
-            return None
-        self.state.refresh(here)
-        return here
+        pairs = self.rng.integers(0, count, size=(size, 2)).tolist()
+        return self.state.round(pairs, self.refreshing)
 
     def _observe(self, iterate: Iterate) -> None:
         self.loop.observe(replace(iterate, milestone=self.watch.suspicious))

@@ -19,6 +19,7 @@ changed by, so the data need not be visited for it again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from drago.checkpoint import State
 from drago.metric import Metric
-from drago.problem import DROProblem, Evaluation
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate
 from drago.solvers.blocks import Blocks
 from drago.solvers.steps import StepRule, Steps, UnregularisedSteps
@@ -168,6 +169,22 @@ class Iterations:
         self._last_k, self._last_j = -1, -1
         self._fill_tables(here, "exact")
         self._is_fresh = True
+
+    def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
+        """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
+
+        Returns that visit, or None where there was none or the losses are no numbers.
+        """
+        for i, j in pairs:
+            self.step(i, j)
+        if not refresh or not np.isfinite(self.w).all():
+            return None
+        try:
+            here = self.problem.evaluate(self.w, self.b)
+        except NonFiniteLossError:
+            return None
+        self.refresh(here)
+        return here
 
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return self.blocks.gather(start.dlosses)
@@ -370,6 +387,22 @@ class SupportIterations(Iterations):
     its exact value costs no more than a block, and the noise of ``v^P``, which the thin tail makes
     large and which forces small steps, is gone. The tables ``qhat`` and ``ghat`` are not needed.
     """
+
+    def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
+        """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
+
+        Returns that visit, or None where there was none or the losses are no numbers.
+        """
+        for i, j in pairs:
+            self.step(i, j)
+        if not refresh or not np.isfinite(self.w).all():
+            return None
+        try:
+            here = self.problem.evaluate(self.w, self.b)
+        except NonFiniteLossError:
+            return None
+        self.refresh(here)
+        return here
 
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return np.empty((0, start.dlosses.shape[1]))  # there is no such table

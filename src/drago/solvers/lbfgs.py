@@ -74,7 +74,7 @@ class LBFGS:
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         in_metric = self.metric != "euclidean" and not is_box(problem)
-        run = (_LinearRun if in_metric else _Run)(problem, loop, self)
+        run = (_LinearRun if in_metric and problem.is_linear else _Run)(problem, loop, self)
         if problem.nu > 0 or problem.kappa_q <= 1:
             return run.minimise(problem.nu, 0.0)
         if problem.uncertainty.own_divergence is not None:

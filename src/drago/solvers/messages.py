@@ -27,6 +27,8 @@ def sentence(
 ) -> str:
     """What ran, why it stopped, what is certain, and what could be changed."""
     reached = f"certified relative gap {rel_gap:.2g} (tol={loop.tol:g})"
+    if not loop.problem.is_convex:
+        reached = _flatness(loop)
     if dual.restricted_to is not None:
         reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
     head = f"{loop.why}{method.name}: "
@@ -34,6 +36,8 @@ def sentence(
         head = f"{loop.why}{method.name} ({', '.join(loop._notes)}): "
     if loop.status is Status.OPTIMAL:
         return head + f"optimal after {n_iter} iterations, {reached}{_trivial_note(loop)}."
+    if loop.status is Status.STATIONARY:
+        return head + f"stationary after {n_iter} iterations, {reached}."
     if loop.status is Status.MAX_ITER:
         return head + f"max_iter={loop.max_iter} reached, {reached}; raise max_iter or tol."
     if loop.status is Status.TIME_LIMIT:
@@ -46,13 +50,24 @@ def sentence(
     if loop.status is Status.STOPPED:
         return head + f"stopped by the callback after {n_iter} iterations, {reached}."
     detail = f" ({why.strip(': ')})" if why.strip(": ") else ""
-    if not np.isfinite(rel_gap):
+    if not np.isfinite(rel_gap) and loop.problem.is_convex:
         reached = "no bound on the gap is known for this loss without l2_reg"
         if loop.problem.mu > 0:
             reached = "no bound on the gap is known for this loss with an intercept"
     return (
         head + f"no further progress after {n_iter} iterations{detail}, {reached}"
         f"{_trivial_note(loop)}; raise tol, l2_reg or shift_cost, or scale the features."
+    )
+
+
+def _flatness(loop: Loop) -> str:
+    """What there is instead of a certificate."""
+    slope = loop.best.point[0].stationarity
+    size = np.nan if slope is None else slope
+    start = max(loop.problem.reference_slope, np.finfo(float).tiny)
+    return (
+        f"||grad P|| = {size:.3g}, {size / start:.2g} times that at the start (tol={loop.tol:g}); "
+        "there is no certificate, for the losses are not declared convex (convex=True)"
     )
 
 

@@ -15,23 +15,27 @@ _SMALL = 1 << 20
 
 def blas_threads(problem: DROProblem, method: Method) -> Any:
     """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
-    if problem.engine:
-        return nullcontext()
+    if problem.engine:  # the matrices on this side are small, but for those of several outputs
+        return at_most(1) if problem.n_outputs == 1 else nullcontext()
     entries = problem.n_samples * problem.n_features * problem.n_outputs
     if not hasattr(method, "n_threads") and (problem.is_sparse or entries > _SMALL):
         return nullcontext()
-    return _controller().limit(limits=1, user_api="blas")
+    return at_most(1)
 
 
 def at_most(n_threads: int | None) -> Any:
     """No more BLAS threads than that; None leaves them as they are."""
-    if n_threads is None:
+    controller = None if n_threads is None else _controller()
+    if controller is None:
         return nullcontext()
-    return _controller().limit(limits=n_threads, user_api="blas")
+    return controller.limit(limits=n_threads, user_api="blas")
 
 
 @cache
 def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController
-
+    """None where there is no such package, which comes with scikit-learn."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
     return ThreadpoolController()

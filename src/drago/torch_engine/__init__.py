@@ -28,11 +28,12 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from drago.torch_engine.autograd import AutogradProblem as AutogradProblem
     from drago.torch_engine.oracles import TensorOracle as TensorOracle
 
-_HOME = {"TensorOracle": "oracles"}
+_HOME = {"AutogradProblem": "autograd", "TensorOracle": "oracles"}
 
-__all__ = ["RobustLoss", "TensorOracle", "robust_loss"]
+__all__ = ["AutogradProblem", "RobustLoss", "TensorOracle", "robust_loss"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,11 @@ the number of steps depends on the number of rows alone. Rows of weight 0 carry 
 Which rows lie at a bound is found by trying the losses of rows as the threshold: all of them at
 once where they are few, otherwise by a search in their order. Each trial is a sum of nonnegative
 terms that are measured from the tried row, so it keeps its digits at any scale of the losses and of
-``c``. The sort leaves log2(n) passes at most. A search without it could not stop early, which takes
+``c``. The sort leaves log2(n) passes at most: a search without it could not stop early, which takes
 a look, and would need a pass for each of the 64 bits of the threshold.
+
+Many rows go to `drago.torch_engine._search` where that can look: on processors, where a look costs
+nothing, and inside a kernel on CUDA devices.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from drago.torch_engine import _search
 
 # The most rows that are tried at once, where not all are; and up to how many entries a table of
 # trials costs about as much as a single one, on processors and on other devices.
@@ -70,6 +75,13 @@ def _boundary(u: Tensor, test: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tens
     return before, after
 
 
+def _searched(kind: int, u: Tensor, p: Tensor, c: float | Tensor, bound: float) -> Tensor | None:
+    """The weights by a search without a sort, where there is one."""
+    if u.device.type == "cpu" and bound == math.inf and kind in (_search.VERTEX, _search.KL):
+        return None  # nothing to search
+    return _search.weights(kind, u, p, c, bound) if _search.takes(u, p, c) else None
+
+
 def _over(value: Tensor, total: Tensor) -> Tensor:
     """``value / total``, and 0 where there is nothing to divide by."""
     return torch.where(total > 0, value / torch.where(total > 0, total, 1.0), 0.0)
@@ -82,6 +94,9 @@ def capped_vertex(u: Tensor, p: Tensor, cap: float) -> Tensor:
     """``c = 0``: the cap is filled from the largest loss down; ties share in proportion to p."""
     if cap <= 1.0:
         return p
+    q = _searched(_search.VERTEX, u, p, 0.0, cap)
+    if q is not None:
+        return q
     threshold = u.amax()
     if cap < math.inf:
 
@@ -105,6 +120,9 @@ def capped_chi2(u: Tensor, p: Tensor, c: float | Tensor, cap: float) -> Tensor:
     """
     if cap <= 1.0:
         return p
+    q = _searched(_search.CHI2, u, p, c, cap)
+    if q is not None:
+        return q
 
     def weighs(value: Tensor) -> Tensor:
         return (p * ((u - value) / c).clamp(0.0, cap)).sum(-1) < 1.0
@@ -128,10 +146,10 @@ def capped_chi2(u: Tensor, p: Tensor, c: float | Tensor, cap: float) -> Tensor:
 def _deviations(u: Tensor, share: Tensor, mass: Tensor) -> Tensor:
     """``u`` from its mean under `share`, whose sum is `mass`; exact next to the mean.
 
-    The first mean has the rounding of the largest loss. It is only a place to measure from: from
-    there on, differences between rows that are close to each other are exact.
+    The first mean has the rounding of the largest loss with a share. It is only a place to measure
+    from: from there on, differences between rows that are close to each other are exact.
     """
-    top = u.amax()
+    top = torch.where(share > 0, u, u.amin()).amax()
     centre = top + _over((share * (u - top)).sum(), mass)
     apart = u - centre
     for _ in range(2):
@@ -147,6 +165,9 @@ def capped_kl(u: Tensor, p: Tensor, c: float | Tensor, cap: float) -> Tensor:
     """
     if cap <= 1.0:
         return p
+    q = _searched(_search.KL, u, p, c, cap)
+    if q is not None:
+        return q
     if cap == math.inf:
         lifted = p * torch.exp((u - u.amax()) / c)
         return lifted / lifted.sum()
@@ -179,6 +200,9 @@ def chi2_ball(u: Tensor, p: Tensor, c: float | Tensor, radius: float) -> Tensor:
     """
     if radius == 0:
         return p
+    q = _searched(_search.BALL, u, p, c, radius)
+    if q is not None:
+        return q
     inside = capped_vertex(u, p, math.inf) if is_zero(c) else capped_chi2(u, p, c, math.inf)
     moved = torch.where(p > 0, _over(inside, p) - 1.0, 0.0)
     fits = (p * moved * moved).sum() <= 2.0 * radius * (1.0 + 1e-13)

@@ -515,19 +515,19 @@ def _sums_kernel(
             entry = done + tl.arange(0, ROWS)
             listed = entry < count
             own = tl.load(lists + entry, mask=listed, other=0)
-            row = _row(own, k, n_blocks, GROUP, WHOLE)
-            at = X + row[:, None, None] * D + columns
+            its = _row(own, k, n_blocks, GROUP, WHOLE)
+            at = X + its[:, None, None] * D + columns
             x = tl.load(at, mask=listed[:, None, None] & (columns < D), other=0.0).to(tl.float64)
             if y is None:
                 c = tl.load(q + own, mask=listed, other=0.0)
             else:
-                c = tl.load(q + row, mask=listed, other=0.0)
-                target = tl.load(y + row, mask=listed, other=0.0)
+                c = tl.load(q + its, mask=listed, other=0.0)
+                target = tl.load(y + its, mask=listed, other=0.0)
                 z = tl.sum(tl.sum(x * coef, axis=1), axis=1) + intercept
                 slope, _ = _slope_and_loss(z, target, parameter, CODE)
                 c *= slope
                 if minus is not None:
-                    c -= tl.load(minus + row, mask=listed, other=0.0)
+                    c -= tl.load(minus + its, mask=listed, other=0.0)
             # Rows that fall to the same thread are added, the others wait for the end.
             parts = tl.reshape(x * c[:, None, None], (ROWS // WAYS, WAYS, CHUNKS, COLUMNS))
             grad += tl.sum(parts, axis=0)

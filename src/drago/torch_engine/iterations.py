@@ -1,12 +1,13 @@
 """DRAGO's iteration on tensors: what `drago.solvers.iterations` does, without leaving the device.
 
-Coefficients, tables and weights are tensors. An iteration reads nothing back, so the processor runs
-ahead of the device; where there are fused kernels it is recorded in a CUDA graph, once for each of
-its shapes, and replayed.
+Coefficients, tables and weights are tensors. Iterations read nothing back, so the processor runs
+ahead of the device, and looks once a round. Where there are fused kernels, a round of iterations,
+with the visit to all rows at its end, is recorded in a CUDA graph and replayed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from drago.constraints import Everything
 from drago.metric import Metric
 from drago.passes import Evaluation
+from drago.problem import NonFiniteLossError
 from drago.solvers.blocks import NOTICEABLE
 from drago.solvers.protocol import Iterate
 from drago.solvers.steps import StepRule, Steps, UnregularisedSteps
@@ -24,8 +26,10 @@ from drago.torch_engine.problem import TensorProblem
 
 # The least ratio q/p whose logarithm is taken as it is: below, digits are lost.
 _TINY = 1e-280
-# Iterations of a case before it is recorded, which takes as long as some of them.
-_EAGER = 8
+# Rounds of a kind before one is recorded, which takes as long as some of them.
+_EAGER = 4
+# Kinds of rounds that have run once: what they need is compiled, which cannot be recorded.
+_COMPILED: set[Any] = set()
 
 
 class TensorIterations:
@@ -45,7 +49,8 @@ class TensorIterations:
     ) -> None:
         self.problem, self.blocks, self.metric = problem, blocks, metric
         self.steps: StepRule = Steps(0.1, 0.1, True)
-        self.oracle = problem.dual_oracle()
+        # Each starts its search where its last one ended, so there is one for each purpose.
+        self.oracle, self._exact = problem.dual_oracle(), problem.dual_oracle()
         n, spare = problem.n_samples, blocks.spare
         self.p = problem.p
         self.mean = None if mean is None else problem.on_device(mean)
@@ -69,7 +74,8 @@ class TensorIterations:
         )
         self._aggregate, self._aggregate_b = torch.zeros_like(self._w), torch.zeros_like(self._b)
         self._fill_tables(start, q)
-        self._graphs: dict[Any, Any] = {}
+        self._seen_at: tuple[int, bool] | None = None
+        self._rounds: dict[Any, Any] = {}
         self._uses: dict[Any, int] = {}
 
     _has_product = True
@@ -87,19 +93,32 @@ class TensorIterations:
     @property
     def w(self) -> Any:
         """The coefficients as an array; waits for the device."""
-        return self.problem.to_host(self._w)
+        return self._look()[0]
 
     @property
     def b(self) -> Any:
-        return self.problem.to_host(self._b)
+        return self._look()[1]
 
     @property
     def visits(self) -> int:
-        return self._visits + int(self._seen)
+        return self._visits + int(self._look()[2][-1])
 
     @property
     def n_calls(self) -> int:
-        return self._calls + int(self._seen)
+        return self._calls + int(self._look()[2][-1])
+
+    def _look(self) -> tuple[Any, Any, list[float]]:
+        """Coefficients, intercept, and the numbers of `_summary`; one transfer for all of them."""
+        if self._seen_at != (self.t, self._is_fresh):
+            self._take_down(self._summary())
+        return self._found
+
+    def _take_down(self, summary: Tensor) -> None:
+        found, size = summary.cpu().numpy().astype(np.float64), self._w.numel()
+        numbers = found[size + self._b.numel() :].tolist()
+        w, b = found[:size].reshape(self._w.shape), found[size : size + self._b.numel()]
+        self._found = (w, b, numbers)
+        self._seen_at = (self.t, self._is_fresh)
 
     @property
     def n_iter(self) -> int:
@@ -131,6 +150,11 @@ class TensorIterations:
 
     def estimates(self) -> tuple[float, float]:
         """The gap and the objective as the tables see them; no visit to the data."""
+        best, own, slope, square, _ = self._look()[2]
+        return max(best - own, 0.0) + slope, best + 0.5 * self.problem.mu * square
+
+    def _summary(self) -> Tensor:
+        """All that is looked at between rounds, in one vector."""
         problem, losses = self.problem, self.loss_table
         exact = self.q if self._is_fresh else self._weights(losses, problem.nu)
         distance = problem.tensor_oracle.distance
@@ -147,8 +171,8 @@ class TensorIterations:
         if self.mean is not None:
             inner = inner + 0.5 * (self._aggregate_b**2).sum() / self.metric.intercept
         size = (self._w * self._w).sum()
-        best, own, slope, square = torch.stack([*values, inner, size]).tolist()
-        return max(best - own, 0.0) + slope, best + 0.5 * problem.mu * square
+        numbers = torch.stack([*values, inner, size, self._seen.to(inner)])
+        return torch.cat([self._w.reshape(-1), self._b, numbers])
 
     # ------------------------------------------------------------------------- the tables
 
@@ -157,7 +181,7 @@ class TensorIterations:
         self._losses[:n] = start.losses
         exact = isinstance(q, str) and q == "exact"
         if exact:
-            self._solve(self.loss_table, problem.nu)
+            self._solve(self.loss_table, problem.nu, self._exact)
             if problem.nu == 0 and self._mirror.numel():
                 # A vertex has no mirror coordinate to start from.
                 self._q[:n] = 0.5 * (self.q + self.p)
@@ -170,8 +194,17 @@ class TensorIterations:
         self._calls += n
         self._visits += n
 
+    def _fill(self, losses: Tensor, slopes: Tensor) -> None:
+        """The tables at a point, with its exact weights."""
+        self._losses[: self.problem.n_samples] = losses
+        self._solve(self.loss_table, self.problem.nu, self._exact)
+        self._fill_from(slopes)
+
     def _fill_aggregate(self, start: Evaluation) -> None:
-        weighted = self.q[:, None] * start.dlosses
+        self._fill_from(start.dlosses)
+
+    def _fill_from(self, slopes: Tensor) -> None:
+        weighted = self.q[:, None] * slopes
         if self._has_product:
             self._product[: self.problem.n_samples] = weighted
         self._aggregate.copy_(self.problem.accumulate(weighted))
@@ -184,12 +217,11 @@ class TensorIterations:
         self._is_fresh = True
 
     def _weights(self, u: Tensor, c: float | Tensor) -> Tensor:
-        return self.oracle.weights(u, c)
+        return self._exact.weights(u, c)
 
-    def _solve(self, u: Tensor, c: float | Tensor) -> None:
+    def _solve(self, u: Tensor, c: float | Tensor, oracle: Any = None) -> None:
         """The weights and their mirror coordinate."""
-        q = self._weights(u, c)
-        self._q[: self.problem.n_samples] = q
+        q = (oracle or self.oracle).weights(u, c, out=self.q)
         if self._mirror.numel():
             self._mirror.copy_(self._mirror_of(u, q))
 
@@ -207,26 +239,52 @@ class TensorIterations:
 
     # ------------------------------------------------------------------------ the iteration
 
+    def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
+        """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
+
+        Returns that visit, or None where there was none or the losses are no numbers.
+        """
+        key = (len(pairs), refresh, self._is_fresh)
+        self._uses[key] = self._uses.get(key, 0) + 1
+        if self._uses[key] > _EAGER and self._can_record():
+            return self._round_of(key).run(pairs)
+        for i, j in pairs:
+            self.step(i, j)
+        if not refresh or not np.isfinite(self.w).all():
+            return None
+        try:
+            here = self.problem.evaluate(self.w, self.b)
+        except NonFiniteLossError:
+            return None
+        self.refresh(here)
+        return here
+
     def step(self, i: int, j: int) -> None:
         """One iteration with the blocks I = `i` and J = `j`."""
-        self.t += 1
-        m, sizes = self.blocks.count, self.blocks.sizes
-        numbers = self.steps(self.t, m, self.problem.nu)
-        k = self.t % m
-        known = i == self._last_k
-        self._count(i, j, k, known)
-        if self._can_record():
-            self._replay(i, j, k, known, numbers)
-        else:
-            self._advance(i, j, k, known, j == k, *numbers)
-        self._visits += sizes[k] + sizes[j]
-        self._last_k, self._last_j, self._is_fresh = k, j, False
+        k, known, numbers = self._next(i, j)
+        self._advance(i, j, k, known, j == k, *numbers)
+        self._is_fresh = False
         if isinstance(self.steps, UnregularisedSteps):
             share = self.steps.a / self.steps.total
             self._mean_w = self._mean_w + share * (self._w - self._mean_w)
             self._mean_b = self._mean_b + share * (self._b - self._mean_b)
         else:
             self._mean_w, self._mean_b = self._w, self._b
+
+    def _next(self, i: int, j: int) -> tuple[int, bool, Any]:
+        """Count an iteration: its block K, whether block I is known, and its step sizes."""
+        self.t += 1
+        m, sizes = self.blocks.count, self.blocks.sizes
+        k = self.t % m
+        known = self._knows(i)
+        self._count(i, j, k, known)
+        self._visits += sizes[k] + sizes[j]
+        self._last_k, self._last_j = k, j
+        return k, known, self.steps(self.t, m, self.problem.nu)
+
+    def _knows(self, i: int) -> bool:
+        """Whether the correction on block `i` is that of the last iteration."""
+        return i == self._last_k
 
     def _count(self, i: int, j: int, k: int, known: bool) -> None:
         sizes = self.blocks.sizes
@@ -240,7 +298,7 @@ class TensorIterations:
         i: Block,
         j: Block,
         k: Block,
-        known: bool,
+        known: bool | Tensor,
         same: bool,
         ratio: Any,
         near: Any,
@@ -252,12 +310,15 @@ class TensorIterations:
         self._move(k, grad, grad_b, near, far)
         self._dual_step(j, k, same, scale, dual)
 
-    def _primal_gradient(self, i: Block, scale: Any, known: bool) -> tuple[Tensor, Tensor]:
+    def _primal_gradient(self, i: Block, scale: Any, known: bool | Tensor) -> tuple[Tensor, Tensor]:
         """``v^P``, and the same for the intercept."""
         change, change_b = self._last_change, self._last_change_b
-        if not known:
+        if isinstance(known, Tensor) or not known:
             older = self._older_product()
             change, change_b = self.blocks.correction(i, self._w, self._b, self._q, older)
+        if isinstance(known, Tensor):
+            change = torch.where(known, self._last_change, change)
+            change_b = torch.where(known, self._last_change_b, change_b)
         return self._aggregate + scale * change, self._aggregate_b + scale * change_b
 
     def _dual_step(self, j: Block, k: Block, same: bool, scale: Any, s: Any) -> None:
@@ -346,7 +407,7 @@ class TensorIterations:
     def _back(self, v: Tensor) -> Tensor:
         return v if self._basis is None else self._basis @ v
 
-    # ------------------------------------------------------------------------ CUDA graphs
+    # ------------------------------------------------------------------------ whole rounds
 
     def _can_record(self) -> bool:
         return (
@@ -355,53 +416,83 @@ class TensorIterations:
             and isinstance(self.problem.constraint, Everything)
         )
 
-    def _replay(self, i: int, j: int, k: int, known: bool, numbers: Any) -> None:
-        """The same with blocks and step sizes that the device reads, recorded once for each case.
+    def _round_of(self, key: tuple[int, bool, bool]) -> _Round:
+        if key not in self._rounds:
+            self._rounds[key] = _Round(self, key[0], key[1])
+        return self._rounds[key]
 
-        The cases differ in what is known already: block I from the last iteration, block J as K.
-        """
-        case = (known, j == k)
-        self._uses[case] = self._uses.get(case, 0) + 1
-        if self._uses[case] <= _EAGER:
-            self._advance(i, j, k, *case, *numbers)
-            return
-        if case not in self._graphs:
-            self._record(case)
-        self._names.copy_(torch.tensor([i, j, k]))
-        self._numbers.copy_(torch.tensor(numbers, dtype=self.p.dtype))
-        self._graphs[case].replay()
 
-    def _record(self, case: tuple[bool, bool]) -> None:
-        if not self._graphs:
-            self._names = torch.zeros(3, dtype=torch.int64, device=self.problem.device)
-            self._numbers = self.p.new_ones(4)
-        i, j, k = (self._names[n : n + 1] for n in range(3))
-        ratio, near, far, dual = (self._numbers[n] for n in range(4))
+class _Round:
+    """Some iterations and the visit to all rows after them, as one piece of work for the device.
 
-        def run() -> None:
-            self._advance(i, j, k, *case, ratio, near, far, dual)
+    Which blocks are meant and how long the steps are is read on the device, and what is known
+    already is computed again: so every round is the same work, and can be recorded.
+    """
 
-        state = self._state()
-        before = [tensor.clone() for tensor in state]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            run()  # compiles, outside of the recording
-        torch.cuda.current_stream().wait_stream(stream)
+    def __init__(self, state: TensorIterations, size: int, refresh: bool) -> None:
+        self.state, self.size, self.refresh = state, size, refresh
+        self.fresh = state._is_fresh
+        problem = state.problem
+        # For each iteration: three blocks, whether the first is known, four step sizes.
+        self.plan = state.p.new_zeros((size, 8))
+        self.visit = [torch.empty_like(problem.p) for _ in range(3 if refresh else 0)]
+        self.graph: Any = None
+        self.kind = (
+            type(state), size, refresh, self.fresh, type(problem.loss), problem.uncertainty.kind,
+            problem.divergence.name, problem.X.dtype, problem.n_features, problem.device,
+            problem.is_uniform, state.blocks.count, state.blocks.group, state.mean is None,
+            state._basis is None, problem.n_samples.bit_length(),
+        )  # fmt: skip
+
+    def run(self, pairs: Sequence[tuple[int, int]]) -> Evaluation | None:
+        state = self.state
+        plan = []
+        for i, j in pairs:
+            k, known, numbers = state._next(i, j)
+            plan.append([i, j, k, known, *numbers])
+            state._is_fresh = False
+        self.plan.copy_(torch.tensor(plan, dtype=self.plan.dtype))
+        state._is_fresh = self.fresh
+        if self.kind in _COMPILED:
+            if self.graph is None:
+                self.graph = self._recorded()
+            self.graph.replay()
+        else:
+            self._work()
+            _COMPILED.add(self.kind)
+        state._is_fresh = self.refresh
+        state._mean_w, state._mean_b = state._w, state._b
+        if self.refresh:
+            state._last_k, state._last_j = -1, -1
+            state._calls += state.problem.n_samples
+            state._visits += state.problem.n_samples
+        state._take_down(self.summary)
+        w, b, numbers = state._found
+        if not (self.refresh and np.isfinite(w).all() and np.isfinite(numbers).all()):
+            return None
+        losses, slopes, raw = self.visit
+        return Evaluation(w, b, raw[:, None], losses, slopes[:, None])
+
+    def _work(self) -> None:
+        state = self.state
+        for line in self.plan.unbind(0):
+            i, j, k = line[:3].to(torch.int64).split(1)
+            state._advance(i, j, k, line[3] > 0, False, *line[4:].unbind(0))
+            state._is_fresh = False
+        if self.refresh:
+            losses, slopes, raw = self.visit
+            state.problem.visit(state._w, state._b, losses, slopes, raw)
+            state._fill(losses, slopes[:, None])
+            state._is_fresh = True
+        self.summary = state._summary()
+
+    def _recorded(self) -> Any:
+        """The work as a graph; recording itself does none of it."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            run()
-        for tensor, value in zip(state, before):
-            tensor.copy_(value)
-        self._graphs[case] = graph
-
-    def _state(self) -> list[Tensor]:
-        """The tensors that an iteration changes."""
-        return [
-            self._w, self._b, self._ring, self._ring_sum, self._q, self._losses, self._u,
-            self._product, self._mirror, self._last_change, self._last_change_b, self._aggregate,
-            self._aggregate_b, self._seen,
-        ]  # fmt: skip
+        # Relaxed: should a kernel be compiled for another size after all, it may be loaded.
+        with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+            self._work()
+        return graph
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:
@@ -414,22 +505,19 @@ class TensorSupportIterations(TensorIterations):
 
     _has_product = False
 
-    def step(self, i: int, j: int) -> None:
-        # The case "known": the tables hold the present point, and so does the aggregate.
-        self._last_k = i if self._is_fresh else -1
-        super().step(i, j)
+    def _knows(self, i: int) -> bool:
+        return self._is_fresh
 
     def _count(self, i: int, j: int, k: int, known: bool) -> None:
         sizes = self.blocks.sizes
         self._calls += sizes[k] + (0 if j == k else sizes[j])
 
-    def _primal_gradient(self, i: Block, scale: Any, known: bool) -> tuple[Tensor, Tensor]:
-        if not known:
-            n = self.problem.n_samples
+    def _primal_gradient(self, i: Block, scale: Any, known: bool | Tensor) -> tuple[Tensor, Tensor]:
+        if not self._is_fresh:
             grad, grad_b = self.blocks.gradient(self._w, self._b, self.q)
             self._aggregate.copy_(grad)
             self._aggregate_b.copy_(grad_b)
-            self._seen += (self.q > NOTICEABLE / n).sum()
+            self._seen += (self.q > NOTICEABLE / self.problem.n_samples).sum()
         return self._aggregate, self._aggregate_b
 
     def _update_product(self, k: Block, slopes: Tensor) -> None:

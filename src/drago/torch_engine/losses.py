@@ -107,6 +107,9 @@ class TensorMultinomial(_OnTensors, Multinomial):
         slopes = others / (rest + mine)[:, None]
         return losses, slopes.scatter(1, own, -slopes.sum(1, keepdim=True))
 
+    def probabilities(self, raw: Any) -> Any:
+        return torch.softmax(raw, 1)
+
     def balance(self, y: Any, raw: Any, q: Any) -> tuple[Any, Any]:
         mass = torch.zeros(raw.shape[1], dtype=raw.dtype, device=raw.device).index_add(0, y, q)
         there = mass > 0

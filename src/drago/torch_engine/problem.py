@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from drago._validation import check_groups, check_nominal, shown
-from drago.losses import Logistic, Multinomial, as_loss
+from drago.losses import Logistic, Multinomial, Squared, as_loss
 from drago.passes import Evaluation
 from drago.problem import DROProblem, NonFiniteLossError
+from drago.torch_engine import _search
 from drago.torch_engine.losses import on_tensors
 from drago.torch_engine.oracles import TensorOracle, working_dtype
 from drago.uncertainty import CVaR, Simplex
@@ -34,8 +35,8 @@ Matrix = npt.NDArray[np.float64]
 
 # Entries of X that are converted to float64 at a time, on processors and on other devices.
 _CHUNK, _LARGE_CHUNK = 1 << 18, 1 << 26
-# Rows that keep a graphics card busy for as long as it takes to tell it what to do.
-_LEAST_PART = 1 << 17
+# Rows, and entries of X, that take a graphics card as long as it takes to tell it what to do.
+_LEAST_PART, _SMALL = 1 << 20, 1 << 27
 
 
 class BoundOracle:
@@ -44,10 +45,15 @@ class BoundOracle:
     def __init__(self, problem: TensorProblem) -> None:
         self.problem, self.oracle = problem, problem.tensor_oracle
         self.p = None if problem.is_uniform else problem.p
+        self._memory = _search.new_memory(problem.device)
 
-    def weights(self, u: Tensor, c: float | Tensor) -> Tensor:
-        """``argmax over q in Q of <u, q> - c Omega(q)``."""
-        return self.oracle.exact_weights(u, c, self.p, self.problem.groups)
+    def weights(self, u: Tensor, c: float | Tensor, out: Tensor | None = None) -> Tensor:
+        """``argmax over q in Q of <u, q> - c Omega(q)``; it starts where its last search ended."""
+        found = self.oracle.searched(u, c, self.p, out, self._memory)
+        if found is not None:
+            return found
+        q = self.oracle.exact_weights(u, c, self.p, self.problem.groups)
+        return q if out is None else out.copy_(q)
 
     def response(self, u: Tensor, c: float) -> tuple[Tensor, None]:
         """The weights; how they respond is not computed here."""
@@ -136,15 +142,9 @@ class TensorProblem(DROProblem):
         """
         place = _device(device)
         if isinstance(problem, TensorProblem):
-            same = problem.X.device.type == place.type and place.index in (
-                None,
-                problem.X.device.index,
-            )
-            if same:
-                return problem
-            moved = {name: getattr(problem, name) for name in ("X", "y", "p", "groups")}
-            moved = {name: None if t is None else t.to(place) for name, t in moved.items()}
-            return problem._replace(**moved)  # type: ignore[return-value]
+            here = problem.device
+            same = here.type == place.type and place.index in (None, here.index)
+            return problem if same else problem.moved(place)
         if problem.is_sparse:
             raise TypeError(
                 "the torch engine takes dense features, but X is sparse: leave device=None, or "
@@ -259,7 +259,7 @@ class TensorProblem(DROProblem):
 
     def on_device(self, values: Array) -> Tensor:
         """An array as a tensor beside the rows."""
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.p)
+        return torch.from_numpy(np.array(values)).to(self.p)  # a copy, on the processor too
 
     def raw_prediction(self, w: Matrix, b: Vector) -> Any:
         if not w.any():
@@ -297,29 +297,37 @@ class TensorProblem(DROProblem):
         starts = torch.tensor([0, self.n_samples], device=self.device)
         return self.kernels.Rows(starts, 1, 1, self.n_samples), starts[:1]
 
-    def _visit(self, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses, derivatives and raw predictions by the fused kernel."""
-        n = self.n_samples
-        losses, slopes, raw = (torch.empty_like(self.p) for _ in range(3))
+    def visit(self, w: Tensor, b: Tensor, losses: Tensor, slopes: Tensor, raw: Tensor) -> None:
+        """Losses, derivatives and raw predictions by the fused kernel, written to vectors."""
         self.kernels.evaluate(
             self.X, self.y, w[:, 0], b, *self.all_rows, losses, slopes, raw,
             code=self.loss.code, parameter=self.loss.parameter,
         )  # fmt: skip
-        return losses, slopes.view(n, 1), raw.view(n, 1)
 
-    def rows(self, index: Array) -> Matrix:
-        place = torch.from_numpy(index).to(self.device)
-        return self.to_host(self.X.index_select(0, place).to(self.p.dtype))
+    def _visit(self, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        losses, slopes, raw = (torch.empty_like(self.p) for _ in range(3))
+        self.visit(w, b, losses, slopes, raw)
+        return losses, slopes[:, None], raw[:, None]
 
-    def gram(self, index: Array, weight: Vector) -> Matrix:
+    def _index(self, index: Any) -> Tensor:
+        """Numbers of rows, which are arrays or tensors, on the device."""
+        return torch.as_tensor(index, device=self.device)
+
+    def rows(self, index: Any) -> Matrix:
+        return self.to_host(self.X.index_select(0, self._index(index)).to(self.p.dtype))
+
+    def own_features(self, index: Any) -> Any:
+        F = self.X.index_select(0, self._index(index)).to(self.p.dtype)
+        return torch.nn.functional.pad(F, (0, 1), value=1.0) if self.fit_intercept else F
+
+    def gram(self, index: Any, weight: Any) -> Matrix:
         m = self.n_features + int(self.fit_intercept)
         out = torch.zeros((m, m), dtype=self.p.dtype, device=self.device)
-        place, weights = torch.from_numpy(index).to(self.device), self.on_device(weight)
+        place = self._index(index)
+        weights = weight[place]
         step = max(1, (_CHUNK if self.device.type == "cpu" else _LARGE_CHUNK) // m)
-        for k in range(0, index.size, step):
-            F = self.X.index_select(0, place[k : k + step]).to(self.p.dtype)
-            if self.fit_intercept:
-                F = torch.nn.functional.pad(F, (0, 1), value=1.0)
+        for k in range(0, place.shape[0], step):
+            F = self.own_features(place[k : k + step])
             out.addmm_((F * weights[k : k + step, None]).T, F)
         return self.to_host(out)
 
@@ -379,7 +387,10 @@ class TensorProblem(DROProblem):
         return raw + self.on_device(b)
 
     def to_host(self, values: Any) -> Array:
-        return values.detach().cpu().numpy().astype(np.float64, copy=False)
+        return np.array(values.detach().cpu().numpy(), dtype=np.float64)
+
+    def from_host(self, values: Array) -> Any:
+        return torch.from_numpy(values).to(self.device)
 
     def from_user(self, name: str, values: Any) -> Any:
         return _vector(name, values, self.n_samples, self.device)
@@ -391,25 +402,35 @@ class TensorProblem(DROProblem):
     def least_part(self) -> int:  # type: ignore[override]
         return _LEAST_PART if self.device.type == "cuda" else DROProblem.least_part
 
-    def pick(self, values: Any, index: Array) -> Array:
-        return self.to_host(values[torch.from_numpy(index).to(values.device)])
+    @property
+    def small(self) -> int:  # type: ignore[override]
+        return _SMALL if self.device.type == "cuda" else DROProblem.small
+
+    @property
+    def is_gram_cheap(self) -> bool:  # type: ignore[override]
+        return self.device.type == "cuda" and isinstance(self.loss, Squared)
+
+    def pick(self, values: Any, index: Any) -> Array:
+        return self.to_host(values[self._index(index)])
 
     def parts(self) -> list[slice]:
         return [slice(0, self.n_samples)]
 
-    def heaviest(self, weight: Any, size: int) -> npt.NDArray[np.int64]:
+    def heaviest(self, weight: Any, size: int) -> Any:
+        """As a tensor, which the other functions take too."""
         about_equal = torch.nonzero(weight > 0.5 * weight.amax())[:, 0]
         if about_equal.shape[0] > size:
             spaced = torch.arange(size, device=weight.device) * about_equal.shape[0] // size
-            return about_equal[spaced].cpu().numpy()
+            return about_equal[spaced]
         index = torch.nonzero(weight > 0)[:, 0]
         if index.shape[0] > size:
             index = index[weight[index].topk(size, sorted=False).indices].sort().values
-        return index.cpu().numpy()
+        return index
 
     def class_masses(self, weights: Any, n_classes: int) -> Vector:
-        out = torch.zeros(n_classes, dtype=self.p.dtype, device=self.device)
-        return self.to_host(out.index_add_(0, self.y.to(torch.int64), weights))
+        # One by one: sums by index depend on the order in which threads finish.
+        masses = [torch.where(self.y == c, weights, 0.0).sum() for c in range(n_classes)]
+        return self.to_host(torch.stack(masses))
 
     def by_class(self, values: Vector) -> Any:
         return self.on_device(values)[self.y.to(torch.int64)]
@@ -440,6 +461,12 @@ class TensorProblem(DROProblem):
             is_uniform=False,
             groups=None if self.groups is None else torch.from_numpy(there // classes),
         )  # type: ignore[return-value]
+
+    def moved(self, place: torch.device) -> TensorProblem:
+        """The same problem on another device."""
+        moved = {name: getattr(self, name) for name in ("X", "y", "p", "groups")}
+        moved = {name: None if t is None else t.to(place) for name, t in moved.items()}
+        return self._replace(**moved)  # type: ignore[return-value]
 
     def take(self, rows: Array) -> TensorProblem:
         place = torch.from_numpy(rows).to(self.device)

@@ -1,0 +1,465 @@
+"""Robust learning of any differentiable model, with gradients by autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from drago._validation import check_groups, check_integer, check_number, check_option, shown
+from drago.losses import Loss
+from drago.passes import Evaluation
+from drago.problem import NonFiniteLossError
+from drago.torch_engine._autograd_iterations import ENGINE
+from drago.torch_engine._flat import FlatModel
+from drago.torch_engine.oracles import working_dtype
+from drago.torch_engine.problem import TensorProblem, _on_host, _vector
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# What rounding may add to a sum of losses, relative to their size.
+_ROUNDING = 1e-9
+# Share of the rows below which those that carry weight are picked out.
+_FEW = 0.5
+# Bytes that tables of gradients may take: on processors, and as a share of another device's memory.
+_MEMORY, _MEMORY_SHARE = 1 << 30, 0.25
+_DTYPES = (torch.float32, torch.float64)
+
+
+class AutogradLoss(Loss):
+    """Of a loss that is differentiated by autograd only the name is known."""
+
+    def __init__(self, function: Any) -> None:
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self.curvature = self.lipschitz = np.inf
+
+    def __repr__(self) -> str:
+        return f"AutogradLoss({self.name})"
+
+
+class AutogradProblem(TensorProblem):
+    """Penalised distributionally robust learning with any differentiable model.
+
+    ``min over w  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
+
+    where ``w`` is the flat vector of all D parameters of the model that can be learned, biases
+    among them. It is a problem as `drago.DROProblem` is: `drago.solve` solves it, `drago.certify`
+    judges a point of it.
+
+    Parameters
+    ----------
+    model : nn.Module or callable
+        ``module(*inputs)``, or ``function(parameters, *inputs)`` with `parameters` arranged as
+        given. It is called with many rows at once, of which none may depend on another. Parameters
+        of a module with ``requires_grad=False`` stay as they are. The module itself is not changed
+        (`load_into` does that).
+    data : tensor or tuple of tensors
+        A row for each sample. Where there are several tensors and a loss, the last one is the
+        target and the others are the inputs. Tensors stay on their device and are not copied.
+    loss : callable or None
+        ``loss(prediction, target)``, or ``loss(prediction)`` where `data` is one tensor: one
+        number a row, so that losses of torch need ``reduction="none"``. None: the model returns
+        the losses itself, from all of `data`.
+    parameters : tensor, or dict, list or tuple of tensors, optional
+        The parameters of a function to start from.
+    convex : bool, optional
+        True says that every loss is convex in `w`, as it is for a model that is linear in its
+        parameters and a loss that is convex in the prediction. The certificate is true only if that
+        is: a solve that meets a contradiction raises, but nothing proves it. None (not known) is
+        treated as False: see the notes.
+    uncertainty, divergence, shift_cost, l2_reg :
+        As for `drago.DROProblem`; sets of one's own are not taken. The "auto" of `shift_cost` is
+        0.1 times the mean loss at w = 0, or at the parameters given if the problem is not convex.
+    sample_weight, groups : tensors or arrays of shape (n,), optional
+        As for `drago.DROProblem`.
+    dtype : torch.float32 or torch.float64, optional
+        Of DRAGO's iterations; by default float64 for convex problems, otherwise that of the
+        parameters. The certificate of a convex problem is computed in float64 in any case.
+    device : str or torch.device, optional
+        Where to compute; by default where the data is.
+    chunk_size : int, optional
+        Rows that the model is given at a time; by default as many as have about 4 million entries.
+        It bounds the memory of a pass.
+    tables : {"auto", "blocks", "ring", "full"}
+        How `drago.Drago` keeps old gradients; all give the same iterates up to rounding. Rows are
+        visited in M whole blocks, so the algorithm needs of them no more than their weighted sum
+        over each block. "blocks" keeps these M sums, beside the M past iterates that the algorithm
+        needs anyway: O(n + M D) numbers. "ring" computes them again from those iterates, as in the
+        paper: half of that, for two more visits to a block in each iteration. "full" keeps the
+        gradient of each row, by `torch.func.vmap`: O(n D). "auto" is "blocks" if `memory_limit`
+        allows it, otherwise "ring".
+    memory_limit : int, optional
+        Bytes that these tables may take; by default 1 GiB, or a quarter of a GPU's memory.
+
+    Notes
+    -----
+    A convex problem has a certificate: each loss lies above its tangent, so for any weights q in Q
+    and ``g = sum_i q_i grad loss_i(w)`` the objective at `w` is above the optimum by no more than
+    ``[max over q' of L(w, q') - L(w, q)] + ||g + mu w||^2 / (2 mu)``. The solve starts at w = 0,
+    which is also what the relative gap is measured against.
+
+    Without convexity there is none: the gap is infinite. What is reported instead is
+    `stationarity`, the norm of the gradient of the objective, which is 0 at a local minimum, at a
+    saddle point and nowhere else. (For shift_cost = 0 the objective has kinks, and this is the norm
+    of one of its subgradients, which need not be small at a minimum.) The solve starts at the
+    parameters given and ends where the stationarity is `tol` times what it was there.
+
+    Examples
+    --------
+    >>> import torch, drago
+    >>> from drago.torch_engine import AutogradProblem
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> y = torch.tensor([1.0, 2.0, 6.0])
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> def squared(prediction, target):
+    ...     return 0.5 * (prediction.squeeze(-1) - target) ** 2
+    >>> problem = AutogradProblem(model, (X, y), squared, convex=True, shift_cost=0.1)
+    >>> result = drago.solve(problem, tol=1e-8)
+    >>> str(result.status), problem.parameters(result.coef)["weight"].shape
+    ('optimal', torch.Size([1, 2]))
+    """
+
+    _KEPT = (
+        *TensorProblem._KEPT, "flat", "convex", "dtype", "tables", "memory_limit",
+    )  # fmt: skip
+    is_linear = False
+    kernels = None
+    y = None
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any],
+        data: Tensor | tuple[Tensor, ...],
+        loss: Callable[..., Tensor] | None = None,
+        *,
+        parameters: Any = None,
+        convex: bool | None = None,
+        uncertainty: Any = "cvar",
+        divergence: Any = "auto",
+        shift_cost: float | str = "auto",
+        l2_reg: float = 1e-3,
+        sample_weight: Any = None,
+        groups: Any = None,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+        chunk_size: int | None = None,
+        tables: str = "auto",
+        memory_limit: int | None = None,
+    ) -> None:
+        if convex is not None and not isinstance(convex, bool):
+            raise TypeError(
+                f"convex must be True, False or None (not known), but {shown(convex)} was given."
+            )
+        if dtype is not None and dtype not in _DTYPES:
+            raise ValueError(
+                f"dtype must be torch.float32 or torch.float64, but {shown(dtype)} was given."
+            )
+        if chunk_size is not None:
+            chunk_size = check_integer("chunk_size", chunk_size, low=1)
+        self.convex = convex
+        self.tables = check_option("tables", tables, ("auto", "blocks", "ring", "full"))
+        if memory_limit is not None:
+            memory_limit = int(check_number("memory_limit", memory_limit, low=0))
+        self.flat = FlatModel(model, data, loss, parameters, device, chunk_size)
+        widest = working_dtype(self.flat.device)
+        if dtype is None:
+            dtype = widest if convex or self.flat.dtype not in _DTYPES else self.flat.dtype
+        self.dtype = min(dtype, widest, key=lambda kind: torch.finfo(kind).bits)
+        self.memory_limit = _memory(self.flat.device) if memory_limit is None else memory_limit
+        self.loss = AutogradLoss(model if loss is None else loss)
+        self.returns_tensors = True
+        self.n_outputs = 1
+        self._weigh(sample_weight, groups)
+        self.flat.try_out(self._exact_dtype)
+        self._settle(False, None, uncertainty, divergence, l2_reg, shift_cost)
+        _ = self.tensor_oracle  # refuses sets that it does not take
+
+    def _weigh(self, sample_weight: Any, groups: Any) -> None:
+        """Nominal weights and groups; rows of weight 0 are dropped."""
+        n, device = self.flat.n, self.flat.device
+        labels = None if groups is None else check_groups(_on_host(groups), n)
+        self.is_uniform = sample_weight is None
+        self.p = torch.full((n,), 1.0 / n, dtype=working_dtype(device), device=device)
+        if sample_weight is not None:
+            weight = _vector("sample_weight", sample_weight, n, device)
+            if not bool((weight >= 0).all()) or not bool((weight > 0).any()):
+                raise ValueError("sample_weight must be nonnegative, and not 0 on all rows.")
+            weight = weight / weight.amax()
+            self.p = weight / weight.sum()
+            kept = self.p > 0
+            if not bool(kept.all()):
+                self._kept = kept.cpu().numpy()
+                self.p = self.p[kept]
+                self.flat = self.flat.on_rows(kept)
+                if labels is not None:
+                    labels = check_groups(labels[self._kept], self.flat.n)
+        self.groups = None if labels is None else torch.from_numpy(labels).to(device)
+
+    def __repr__(self) -> str:
+        known = {True: "convex", False: "not convex", None: "not known to be convex"}[self.convex]
+        return (
+            f"AutogradProblem({self.n_samples} rows, {self.n_features} parameters, {known}, "
+            f"loss={self.loss.name!r}, uncertainty={self.uncertainty!r}, "
+            f"divergence={self.divergence.name!r}, shift_cost={self.nu:g}, l2_reg={self.mu:g})"
+        )
+
+    # ------------------------------------------------------------------------ sizes
+
+    @property
+    def X(self) -> Any:
+        raise self._not_linear()
+
+    @property
+    def n_samples(self) -> int:
+        return self.flat.n
+
+    @property
+    def n_features(self) -> int:
+        """The number D of parameters."""
+        return self.flat.size
+
+    @property
+    def device(self) -> torch.device:
+        return self.flat.device
+
+    @property
+    def n_classes(self) -> int:
+        return 1
+
+    @property
+    def engine(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return ENGINE
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether there is a certificate."""
+        return self.convex is True
+
+    @property
+    def _exact_dtype(self) -> torch.dtype:
+        """Of what is judged."""
+        return working_dtype(self.device) if self.is_convex else self.dtype
+
+    def tables_for(self, n_blocks: int) -> str:
+        """How old gradients are kept with so many blocks."""
+        ring = n_blocks * self.n_features * self.p.element_size()
+        table = self.n_samples * self.n_features * torch.finfo(self.dtype).bits // 8
+        needs = {"blocks": 2 * ring, "ring": ring, "full": ring + table}
+        if self.tables == "auto":
+            return "blocks" if needs["blocks"] <= self.memory_limit else "ring"
+        if needs[self.tables] > self.memory_limit:
+            raise MemoryError(
+                f"tables={self.tables!r} needs {needs[self.tables] / 2**20:.0f} MiB for "
+                f"{n_blocks} blocks and {self.n_features} parameters, more than "
+                f"memory_limit={self.memory_limit}; raise it, or take tables='auto' or larger "
+                "blocks."
+            )
+        return self.tables
+
+    # ------------------------------------------------------------------------ parameters
+
+    def parameters(self, coef: Any) -> Any:
+        """The parameters with these values, arranged as the model takes them.
+
+        Parameters
+        ----------
+        coef : array or tensor of shape (D,)
+            Such as the `coef` of a result.
+
+        Returns
+        -------
+        parameters : dict by name (of a module), or as they were given
+            Tensors of the dtype that the parameters had.
+        """
+        w = self._flat_vector(coef)
+        return self.flat.unflatten(w.to(self.flat.dtype))
+
+    def flatten(self, parameters: Any) -> Vector:
+        """The flat vector of parameters that are arranged as the model takes them."""
+        return self.to_host(self.flat.flatten(parameters))
+
+    def load_into(self, module: nn.Module, coef: Any) -> nn.Module:
+        """Write parameters into a module of the problem's kind, and return it."""
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module must be an nn.Module, but {shown(module)} was given.")
+        values, own = self.parameters(coef), dict(module.named_parameters())
+        matching = isinstance(values, dict) and all(
+            name in own and own[name].shape == value.shape for name, value in values.items()
+        )
+        if not matching:
+            raise ValueError(
+                f"{type(module).__name__} does not have the parameters of this problem, "
+                f"{self.flat.described()}."
+            )
+        with torch.no_grad():
+            for name, value in values.items():
+                own[name].copy_(value)
+        return module
+
+    def _flat_vector(self, coef: Any) -> Tensor:
+        if isinstance(coef, Tensor):
+            coef = _on_host(coef)
+        return self.on_device(self.to_internal(coef)[0][:, 0])
+
+    @property
+    def start(self) -> Vector:
+        """The parameters that were given, as a flat vector."""
+        return self.to_host(self.flat.start)
+
+    # ------------------------------------------------------------------------ passes
+
+    def evaluate(self, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
+        point = self.on_device(w[:, 0]).to(self._exact_dtype)
+        losses = self.flat.all_losses(point, self.flat.data).to(self.p.dtype)
+        if not bool(torch.isfinite(losses.sum())):
+            bad = ~torch.isfinite(losses)
+            if bool(bad.any()):
+                raise NonFiniteLossError(
+                    f"the loss {self.loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
+                    f"first on row {int(bad.to(torch.int8).argmax())}, at parameters of norm "
+                    f"{float(np.linalg.norm(w)):.3g}; check the model, the loss and the data, or "
+                    "scale them."
+                )
+        nothing = losses.new_empty((self.n_samples, 0))
+        return Evaluation(w, b, nothing, losses, nothing)
+
+    def gradient(self, ev: Evaluation, q: Any) -> tuple[Matrix, Vector]:
+        point = self.on_device(ev.w[:, 0]).to(self._exact_dtype)
+        found = self.to_host(self.weighted_gradient(point, q))
+        if not np.isfinite(found).all():
+            raise NonFiniteLossError(
+                f"the losses {self.loss.name!r} are finite, but their gradient is not, at "
+                f"parameters of norm {float(np.linalg.norm(ev.w)):.3g}; a root, a norm or a "
+                "logarithm at 0 often is the reason."
+            )
+        if self.is_convex:
+            self._require_convexity(ev, q, found)
+        return found[:, None], np.zeros(1)
+
+    def _require_convexity(self, ev: Evaluation, q: Tensor, slope: Vector) -> None:
+        """Tangents lie below at w = 0 too; where they do not, the declaration was wrong."""
+        there, here = float(q @ self._origin_losses), float(q @ ev.losses)
+        along = float(slope @ ev.w[:, 0])
+        if there - here + along < -_ROUNDING * (abs(there) + abs(here) + abs(along)):
+            raise ValueError(
+                "convex=True was given, but the losses are not convex: at parameters of norm "
+                f"{float(np.linalg.norm(ev.w)):.3g} their tangents lie above them at 0, "
+                f"{here - along:.6g} against {there:.6g}. There is no certificate for such losses: "
+                "give convex=False."
+            )
+
+    def weighted_gradient(self, point: Tensor, q: Tensor) -> Tensor:
+        """``sum_i q_i grad l_i``, shape (D,); rows without weight are left out where many."""
+        flat, places = self.flat, torch.nonzero(q)[:, 0]
+        if places.shape[0] >= _FEW * self.n_samples:
+            return flat.weighted_gradient(point, flat.data, q)
+        out = torch.zeros_like(point)
+        for some in flat.chunks(int(places.shape[0])):
+            index = places[some]
+            out += flat.weighted_gradient(point, flat.rows(index), q[index])
+        return out
+
+    def sample_gradients(self, coef: Any) -> Tensor:
+        """The gradient of each row's loss, shape (n, D), by `torch.func.vmap`."""
+        point = self._flat_vector(coef).to(self._exact_dtype)
+        return self.flat.sample_gradients(point, self.flat.data)
+
+    def stationarity(self, coef: Any) -> float:
+        """``||grad P(w)||`` with the exact weights at w."""
+        ev = self.evaluate(*self.to_internal(coef))
+        return self.slope_norm(ev, self.dual_oracle().weights(ev.losses, self.nu))
+
+    def slope_norm(self, ev: Evaluation, q: Any) -> float:
+        """``||sum_i q_i grad l_i(w) + mu w||``."""
+        return float(np.linalg.norm(self.gradient(ev, q)[0] + self.mu * ev.w))
+
+    def raw_prediction(self, w: Matrix, b: Vector) -> Any:
+        raise self._not_linear()
+
+    def weighted_rows(self, c: Any) -> Matrix:
+        raise self._not_linear()
+
+    def rows(self, index: Array) -> Matrix:
+        raise self._not_linear()
+
+    def _not_linear(self) -> ValueError:
+        return ValueError(
+            "an AutogradProblem has no features, which this method works with: take "
+            "solver='lbfgs', 'gd', 'agog', or 'drago' with l2_reg > 0 and shift_cost > 0."
+        )
+
+    # ------------------------------------------------------------------------ the reference point
+
+    @cached_property
+    def origin(self) -> tuple[Matrix, Vector]:
+        """Where a solve starts: w = 0, or the parameters given where that says nothing."""
+        w = np.zeros(self.n_features) if self.is_convex else self.start
+        return w[:, None], np.zeros(1)
+
+    @cached_property
+    def _origin_losses(self) -> Tensor:
+        return self.evaluate(*self.origin).losses
+
+    @cached_property
+    def _at_origin(self) -> tuple[float, float]:
+        """The objective there, and its stationarity (not needed if the problem is convex)."""
+        nothing = self.p.new_empty((self.n_samples, 0))
+        ev = Evaluation(*self.origin, nothing, self._origin_losses, nothing)
+        q = self.dual_oracle().weights(ev.losses, self.nu)
+        slope = np.nan if self.is_convex else self.slope_norm(ev, q)
+        return self.primal(ev.w, ev.losses, q), slope
+
+    @property
+    def reference(self) -> tuple[float, Vector]:
+        """The objective at `origin`."""
+        return self._at_origin[0], np.zeros(1)
+
+    @property
+    def reference_slope(self) -> float:
+        """The stationarity at `origin`."""
+        return self._at_origin[1]
+
+    def _mean_loss_at_zero(self) -> float:
+        return float(self.p @ self._origin_losses)
+
+    # ------------------------------------------------------------------------ smaller relatives
+
+    def moved(self, place: torch.device) -> TensorProblem:
+        """The same problem on another device."""
+        p = self.p.to(place, working_dtype(place))
+        found = self._replace(
+            flat=self.flat.moved(place),
+            p=p / p.sum(),
+            groups=None if self.groups is None else self.groups.to(place),
+            dtype=torch.float32 if p.dtype == torch.float32 else self.dtype,
+        )
+        return found  # type: ignore[return-value]
+
+    @cached_property
+    def in_float64(self) -> Any:
+        """The problem itself; on the processor where a device has no float64 to certify in."""
+        if self.p.dtype == torch.float64 or not self.is_convex:
+            return self
+        return self.moved(torch.device("cpu"))
+
+    def take(self, rows: Array) -> TensorProblem:
+        place = torch.from_numpy(rows).to(self.device)
+        p, groups = self.p[place], self.groups
+        if groups is not None:
+            found = check_groups(groups[place].cpu().numpy(), int(rows.size))
+            groups = torch.from_numpy(found).to(self.device)
+        return self._replace(flat=self.flat.on_rows(place), p=p / p.sum(), groups=groups)  # type: ignore[return-value]
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes that tables may take if nothing is said; the same on every run."""
+    if device.type != "cuda":
+        return _MEMORY
+    return int(_MEMORY_SHARE * torch.cuda.get_device_properties(device).total_memory)

@@ -1,0 +1,232 @@
+"""The torch engine on a CUDA device, against the same engine on the processor.
+
+Neither Numba nor scikit-learn is needed. On the processor the engine is held against the arrays by
+the other tests here.
+"""
+
+# ruff: noqa: E402  (nothing below can be imported without torch)
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+import drago
+from drago.metric import make_metric
+from drago.result import Status
+from drago.solvers.steps import Steps
+from drago.torch_engine import iterations
+from drago.torch_engine.blocks import TensorBlocks
+from drago.torch_engine.iterations import KINDS
+from drago.torch_engine.problem import TensorProblem
+
+LOSSES = ("squared", "huber", "logistic", "multinomial")
+SETS = [
+    (drago.CVaR(0.2), "chi2"),
+    (drago.CVaR(0.2), "kl"),
+    (drago.Simplex(), "kl"),
+    (drago.ESRM(2.0), "chi2"),
+    (drago.Extremile(2.0), "kl"),
+    (drago.Chi2Ball(0.5), "chi2"),
+    (drago.KLBall(0.3), "kl"),
+    (drago.Grouped("cvar"), "chi2"),
+]
+all_losses = pytest.mark.parametrize("loss", LOSSES)
+all_sets = pytest.mark.parametrize(("uncertainty", "divergence"), SETS, ids=str)
+
+
+def make(
+    loss="squared", uncertainty=None, divergence="chi2", n=300, d=5, weighted=False, **settings
+):
+    """The same problem on the processor and on the device."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(n, d)) * np.linspace(0.3, 2.0, d) + 0.2
+    z = X @ rng.normal(size=d) + rng.standard_t(3, size=n)
+    y = {"logistic": (z > 0) * 1.0, "multinomial": np.digitize(z, [-1.0, 1.0]) * 1.0}.get(loss, z)
+    common = {"shift_cost": 0.05, "l2_reg": 1e-2, "fit_intercept": True}
+    if isinstance(uncertainty, drago.Grouped):
+        common["groups"] = rng.integers(0, 6, size=n)
+    if weighted:
+        common["sample_weight"] = rng.uniform(0.2, 2.0, size=n)
+    kind = settings.pop("dtype", np.float64)
+    problem = drago.DROProblem(
+        torch.from_numpy(X.astype(kind)),
+        torch.from_numpy(y),
+        loss=loss,
+        uncertainty=uncertainty or drago.CVaR(0.2),
+        divergence=divergence,
+        **(common | settings),
+    )
+    return problem, TensorProblem.of(problem, "cuda")
+
+
+def close(found, expected, tolerance=1e-12):
+    found, expected = (np.asarray(torch.as_tensor(x).cpu()) for x in (found, expected))
+    size = np.abs(expected).max() + 1e-300
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * size)
+
+
+def point(problem):
+    rng = np.random.default_rng(0)
+    w = 0.3 * rng.standard_normal((problem.n_features, problem.n_outputs))
+    return w, 0.1 * rng.standard_normal(problem.n_outputs) * problem.fit_intercept
+
+
+# ----------------------------------------------------------------------------------- parts
+
+
+@all_losses
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [5, 130])
+def test_visits_to_the_data(loss, dtype, d):
+    here, there = make(loss, d=d, dtype=dtype, weighted=True)
+    assert there.device.type == "cuda"
+    assert (there.kernels is not None) == (loss != "multinomial")
+    w, b = point(here)
+    a, c = here.evaluate(w, b), there.evaluate(w, b)
+    for name in ("raw", "losses", "dlosses"):
+        close(getattr(c, name), getattr(a, name), 1e-11)
+    q = here.dual_oracle().weights(a.losses, here.nu)
+    on_device = there.dual_oracle().weights(c.losses, there.nu)
+    close(on_device, q, 1e-10)
+    for found, expected in zip(there.gradient(c, q.cuda()), here.gradient(a, q)):
+        close(found, expected, 1e-11)
+    close(there.raw_prediction(w, b), here.raw_prediction(w, b), 1e-11)
+    close(there.reference[0], here.reference[0], 1e-9)
+    index = np.array([4, 2, 99])
+    close(there.gram(index, there.p), here.gram(index, here.p), 1e-11)
+    assert there.kappa_q == pytest.approx(here.kappa_q)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
+@all_sets
+def test_the_same_certificate(loss, uncertainty, divergence):
+    here, there = make(loss, uncertainty, divergence)
+    result = drago.solve(here, "lbfgs", tol=1e-6)
+    found = drago.certify(there, result.coef, result.intercept, result.dual_weights)
+    expected = drago.certify(here, result.coef, result.intercept, result.dual_weights)
+    assert found.primal == pytest.approx(expected.primal, rel=1e-11)
+    assert found.gap == pytest.approx(expected.gap, rel=1e-4, abs=1e-13)
+
+
+# ------------------------------------------------------------------------------ iterations
+
+
+def run(problem, kind, count, n_iter, refresh=False):
+    """In rounds of four iterations; the first ones are not recorded."""
+    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if problem.fit_intercept else None
+    start = np.zeros((problem.n_features, problem.n_outputs)), problem.reference[1]
+    state = KINDS[kind](
+        problem,
+        TensorBlocks(problem, count),
+        make_metric(problem, "auto", mean),
+        mean,
+        problem.evaluate(*start),
+        "exact",
+    )
+    state.steps = Steps(0.01, 0.01, True)
+    pairs = np.random.default_rng(0).integers(0, count, size=(n_iter // 4, 4, 2))
+    for some in pairs.tolist():
+        here = state.round(some, refresh)
+        assert (here is not None) == refresh
+    return state
+
+
+def assert_agree(here, there, tolerance=1e-9):
+    close(there.w, here.w, tolerance)
+    close(there.b, here.b, tolerance * (1 + np.abs(here.w).max() / (np.abs(here.b).max() + 1e-9)))
+    close(there.q, here.q, tolerance)
+    close(np.array(there.estimates()), np.array(here.estimates()), 1e-6)
+    assert there.visits == pytest.approx(here.visits, rel=0.01)  # what counts as weight rounds
+
+
+def recorded(state):
+    return any(found.graph is not None for found in state._rounds.values())
+
+
+@all_sets
+@pytest.mark.parametrize(
+    ("loss", "kind", "refresh"),
+    [
+        ("squared", "blocks", False),
+        ("huber", "blocks", True),
+        ("logistic", "support", True),
+        ("multinomial", "blocks", False),
+    ],
+)
+def test_rounds(loss, uncertainty, divergence, kind, refresh):
+    problems = make(loss, uncertainty, divergence, l2_reg=0.1)
+    here, there = (run(problem, kind, 7, 60, refresh) for problem in problems)
+    assert_agree(here, there)
+    assert recorded(there) == (loss != "multinomial")
+
+
+def test_200_iterations():
+    here, there = (run(problem, "blocks", 7, 200) for problem in make())
+    assert_agree(here, there)
+    assert recorded(there)
+
+
+@pytest.mark.parametrize("eager", [0, 10**9])
+def test_recorded_or_not(monkeypatch, eager):
+    monkeypatch.setattr(iterations, "_EAGER", eager)
+    problems = make("logistic", weighted=True, n=2000)
+    here, there = (run(problem, "blocks", 5, 60) for problem in problems)
+    assert_agree(here, there)
+    assert recorded(there) == (eager == 0)
+
+
+def test_groups_of_rows(monkeypatch):
+    monkeypatch.setattr("drago.solvers.blocks.SMALL", 0)
+    monkeypatch.setattr("drago.torch_engine.blocks.SMALL", 0)
+    problems = make("squared", n=5003)
+    for kind in ("blocks", "support"):
+        here, there = (run(problem, kind, 3, 100, kind == "support") for problem in problems)
+        assert there.blocks.group > 1
+        assert_agree(here, there)
+
+
+# ---------------------------------------------------------------------------------- solves
+
+
+@all_losses
+@pytest.mark.parametrize("solver", ["auto", "drago", "lbfgs"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_solves_are_certified(loss, solver, dtype):
+    here, there = make(loss, dtype=dtype)
+    result = drago.solve(there, solver, tol=1e-7)
+    assert result.status is Status.OPTIMAL, result.message
+    assert result.dual_weights.device.type == "cuda"
+    assert drago.certify(here, result.coef, result.intercept).rel_gap <= 1e-6
+
+
+@all_sets
+def test_every_set(uncertainty, divergence):
+    here, there = make("squared", uncertainty, divergence)
+    result = drago.solve(there, "drago", tol=1e-6)
+    assert result.status is Status.OPTIMAL, result.message
+    assert drago.certify(here, result.coef, result.intercept).rel_gap <= 1e-5
+
+
+def test_large():
+    """A start on a part, thin tails, groups of rows, recorded iterations."""
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    X = torch.randn((1 << 21, 20), generator=generator, device="cuda")
+    noise = torch.randn(1 << 21, generator=generator, device="cuda")
+    y = X.sum(1) + noise * (1.0 + noise.abs())
+    problem = drago.DROProblem(X, y, shift_cost=0.05)
+    result = drago.solve(problem, "drago")
+    assert result.status is Status.OPTIMAL, result.message
+    again = drago.solve(problem, "lbfgs", tol=1e-6)
+    worth = problem.reference[0] - again.primal
+    assert result.primal - again.primal <= 1e-4 * worth
+
+
+def test_the_same_answer_twice():
+    """No sum depends on the order in which threads finish."""
+    _, problem = make("logistic", n=20_000, weighted=True)
+    first, second = (drago.solve(problem, "drago", tol=1e-6) for _ in range(2))
+    np.testing.assert_array_equal(first.coef, second.coef)
+    assert torch.equal(first.dual_weights, second.dual_weights)
