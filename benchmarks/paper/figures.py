@@ -208,6 +208,11 @@ def _panel(
         ax.xaxis.get_offset_text().set_fontsize(6)
     for run in everything:
         _draw(ax, run, axis)
+    missing = [METHODS[run.method].label for run in everything if run.end == "no step size"]
+    if missing:
+        names = ", ".join(dict.fromkeys(missing)).replace(", DRAGO b =", ",")
+        words = "\n".join(["no step size of the", "grid converges for", names.replace(" b", "\nb")])
+        ax.text(1.0, 0.6, words, transform=ax.transAxes, fontsize=5, ha="right", va="top")
 
 
 def _draw(ax: Any, run: Run, axis: str) -> None:
