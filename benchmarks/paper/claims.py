@@ -84,7 +84,9 @@ def _by_best(
         held.append(bool(np.isfinite(own) and own <= NEAR * least))
         title = f"{spec.title}, mu = {spec.mu:g}, nu = {spec.nu:g}:" if several else spec.title
         best = "" if name == method else f" (best: {label(name)})"
-        if np.isfinite(own):
+        if np.isfinite(own) and not np.isfinite(least):
+            words.append((title, f"reached by {label(method)} alone"))
+        elif np.isfinite(own):
             words.append((title, f"{own / max(least, 1e-12):.2g}x{best}"))
         else:
             words.append((title, f"not reached{best}" if np.isfinite(least) else "reached by none"))

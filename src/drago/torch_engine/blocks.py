@@ -8,6 +8,8 @@ have `spare` entries at their end for what is beyond its own rows.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from drago.torch_engine.problem import TensorProblem
 
 # Entries of X that are gathered at a time.
 _GATHERED = 1 << 24
-Block = int | Tensor
+Block: TypeAlias = int | Tensor
 
 
 class TensorBlocks:
