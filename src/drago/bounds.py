@@ -319,7 +319,7 @@ def multinomial_hessian(problem: DROProblem, F: Any, weight: Any, pi: Any) -> Ma
             for c in range(a, k)
         ]
         for c, part in zip(range(a, k), problem.to_host(problem.xp.stack(parts))):
-            H[a, :, c, :] = H[c, :, a, :] = part
+            H[a, :, c, :], H[c, :, a, :] = part, part.T
     return H.reshape(k * m, k * m)
 
 
