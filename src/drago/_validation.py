@@ -81,6 +81,8 @@ def check_option(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 def numeric(name: str, value: Any) -> Array:
     """`value` as an array of real numbers, not copied where that is not needed."""
+    if hasattr(value, "detach"):  # a tensor, maybe on a device or with a gradient
+        value = value.detach().cpu()
     try:
         array = np.asarray(value)
     except ValueError as error:

@@ -367,6 +367,73 @@ def test_estimators(estimator):
     assert found.predict(problem.X).shape == problem.y.shape
 
 
+def test_an_interrupt_inside_a_round(monkeypatch):
+    """What it returns belongs together, whatever was being written."""
+    from drago.torch_engine.iterations import TensorIterations
+
+    problem = make("logistic")
+    take_down, calls = TensorIterations._take_down, []
+
+    def interrupted(self, summary):
+        calls.append(None)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        take_down(self, summary)
+
+    monkeypatch.setattr(TensorIterations, "_take_down", interrupted)
+    with pytest.warns(UserWarning, match="interrupted"):
+        result = drago.solve(problem, "drago", tol=1e-12, device="cpu")
+    assert result.status is Status.INTERRUPTED
+    assert problem.objective(result.coef, result.intercept) == pytest.approx(result.primal)
+    least = drago.solve(problem, tol=1e-10).primal
+    assert result.primal - least <= result.gap * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("solver", ["drago", "lbfgs"])
+@pytest.mark.parametrize(
+    ("loss", "changes"),
+    [
+        ("squared", {}),
+        ("squared", {"shift_cost": 0.0}),
+        ("squared", {"l2_reg": 0.0}),
+        ("logistic", {"l2_reg": 0.0}),
+        ("multinomial", {}),
+        ("multinomial", {"shift_cost": 0.0}),
+    ],
+    ids=str,
+)
+def test_no_tensor_becomes_an_array_by_itself(monkeypatch, loss, solver, changes):
+    """On a processor NumPy reads tensors without being asked; from a card it cannot."""
+    problem = TensorProblem.of(make(loss, **changes), "cpu")
+
+    def refuse(self, *args, **settings):
+        raise TypeError("can't convert a tensor of a device to numpy")
+
+    monkeypatch.setattr(torch.Tensor, "__array__", refuse)
+    result = drago.solve(problem, solver, tol=1e-3)
+    assert result.status is Status.OPTIMAL, result.message
+    drago.certify(problem, result.coef, result.intercept, torch.from_numpy(result.dual_weights))
+
+
+def test_tensors_of_all_kinds_are_taken():
+    problem = make(fit_intercept=False, sample_weight=None)
+    X, y = (torch.as_tensor(array.copy()) for array in (problem.X, problem.y))
+    on_tensors = drago.DROProblem(X, y[:, None], shift_cost=0.1)
+    weight = torch.nn.Parameter(torch.ones(X.shape[1], dtype=torch.float64))
+    assert np.isfinite(drago.certify(on_tensors, weight).gap)
+    assert drago.solve(on_tensors, warm_start=weight).status is Status.OPTIMAL
+    with pytest.raises(ValueError, match="works on arrays"):
+        drago.solve(on_tensors, drago.Drago(finish="newton"))
+
+
+def test_moved_to_a_device_without_float64(monkeypatch):
+    problem = TensorProblem.of(make("logistic"), "cpu")
+    monkeypatch.setattr("drago.torch_engine.problem.working_dtype", lambda device: torch.float32)
+    moved = problem.moved(torch.device("cpu"))
+    assert moved.X.dtype == moved.p.dtype == moved.y.dtype == torch.float32
+    assert moved.in_float64.p.dtype == torch.float64
+
+
 # ---------------------------------------------------------------------------------- errors
 
 

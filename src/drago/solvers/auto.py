@@ -162,7 +162,7 @@ def solve(
         declared convex, ``||grad P||`` relative to the start.
     max_iter : int, optional
     time_limit : float, optional
-        Seconds, without the time of compilation.
+        Seconds, without the time of compilation (which counts on a device: solve twice).
     random_state : int
         Seed for the methods that draw; the same seed gives the same answer.
     callback : callable, optional
@@ -177,7 +177,7 @@ def solve(
     checkpoint_every : float
         Seconds between two savings, at least.
     n_threads : int, optional
-        Threads of the passes over the data; by default as many as pay.
+        Threads of the passes over arrays; by default as many as pay.
     verbose : int
         1 prints a line for each certificate.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
@@ -211,7 +211,7 @@ def solve(
     if problem.engine and method.name not in _ON_DEVICES:
         raise ValueError(
             f"on a device there are the solvers {' and '.join(map(repr, _ON_DEVICES))}, but "
-            f"{method.name!r} was given: choose one of these, or solve with device=None."
+            f"{method.name!r} was given: choose one of these, or solve a problem on arrays."
         )
     method.check(problem)
     if n_threads is not None:

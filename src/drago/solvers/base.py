@@ -452,6 +452,8 @@ class Loop:
         if self._best is None:
             self._enter_reference()
         last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
+        if self.problem.engine:  # what was broken off may have written over its vectors
+            last = replace(last, evaluation=None)
         stalled = self.status is Status.STALLED  # the last word: spare nothing
         if last.n_iter != self._judged_iter or (stalled and not self.best.is_certified(self.tol)):
             callback, self.callback = self.callback, None  # it has had its say

@@ -51,7 +51,7 @@ def constants_in(
         square = (metric.rotate(rows.T) ** 2 / metric.eigenvalues[:, None]).sum(axis=0)
     square += float(problem.fit_intercept) / metric.intercept
     curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
-    slopes = np.linalg.norm(start.dlosses[index], axis=1)
+    slopes = np.linalg.norm(problem.pick(start.dlosses, index), axis=1)
     if np.isfinite(problem.loss.lipschitz):
         slopes = np.full(index.size, problem.loss.lipschitz)
     tiny = np.finfo(float).tiny

@@ -50,6 +50,8 @@ class Newton:
         return curvature_cost(problem, problem.n_samples) <= _AFFORDABLE
 
     def check(self, problem: DROProblem) -> None:
+        if problem.engine:
+            raise ValueError("solver 'newton' works on arrays, but the problem is on tensors.")
         box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
         if box is None or problem.uncertainty.is_users or isinstance(problem.loss, UserLoss):
             raise ValueError(

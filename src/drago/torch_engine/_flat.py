@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from drago._validation import shown
 from drago.torch_engine.oracles import working_dtype
+from drago.torch_engine.problem import as_device
 
 # Entries of the data that a model is given at a time, and of a table of gradients.
 _ENTRIES = 1 << 22
@@ -350,7 +351,7 @@ def _checked_data(data: Any, device: Any) -> tuple[Tensor, ...]:
             f"the tensors of data lie on {', '.join(sorted(map(str, devices)))}; move them to one "
             "device, or give device=."
         )
-    where = parts[0].device if device is None else torch.device(device)
+    where = parts[0].device if device is None else as_device(device)
     return tuple(part.detach().to(where) for part in parts)
 
 

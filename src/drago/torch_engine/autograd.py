@@ -347,7 +347,8 @@ class AutogradProblem(TensorProblem):
         """Tangents lie below at w = 0 too; where they do not, the declaration was wrong."""
         there, here = float(q @ self._origin_losses), float(q @ ev.losses)
         along = float(slope @ ev.w[:, 0])
-        if there - here + along < -_ROUNDING * (abs(there) + abs(here) + abs(along)):
+        rounding = max(_ROUNDING, 100.0 * torch.finfo(self._exact_dtype).eps)
+        if there - here + along < -rounding * (abs(there) + abs(here) + abs(along)):
             raise ValueError(
                 "convex=True was given, but the losses are not convex: at parameters of norm "
                 f"{float(np.linalg.norm(ev.w)):.3g} their tangents lie above them at 0, "
@@ -392,7 +393,7 @@ class AutogradProblem(TensorProblem):
     def _not_linear(self) -> ValueError:
         return ValueError(
             "an AutogradProblem has no features, which this method works with: take "
-            "solver='lbfgs', 'gd', 'agog', or 'drago' with l2_reg > 0 and shift_cost > 0."
+            "solver='lbfgs', or 'drago' with l2_reg > 0 and shift_cost > 0."
         )
 
     # ------------------------------------------------------------------------ the reference point

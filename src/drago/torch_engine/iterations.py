@@ -7,6 +7,7 @@ with the visit to all rows at its end, is recorded in a CUDA graph and replayed.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -410,11 +411,10 @@ class TensorIterations:
     # ------------------------------------------------------------------------ whole rounds
 
     def _can_record(self) -> bool:
-        return (
-            self.problem.kernels is not None
-            and type(self.steps) is Steps
-            and isinstance(self.problem.constraint, Everything)
-        )
+        problem = self.problem
+        asked = "Spectrum" in problem.uncertainty.kind  # by the host, for its values
+        plain = type(self.steps) is Steps and isinstance(problem.constraint, Everything)
+        return problem.kernels is not None and plain and not asked
 
     def _round_of(self, key: tuple[int, bool, bool]) -> _Round:
         if key not in self._rounds:
@@ -430,7 +430,9 @@ class _Round:
     """
 
     def __init__(self, state: TensorIterations, size: int, refresh: bool) -> None:
-        self.state, self.size, self.refresh = state, size, refresh
+        # Without the proxy, state and rounds would keep each other until a collection.
+        self.state: Any = weakref.proxy(state)
+        self.size, self.refresh = size, refresh
         self.fresh = state._is_fresh
         problem = state.problem
         # For each iteration: three blocks, whether the first is known, four step sizes.
@@ -454,9 +456,10 @@ class _Round:
         self.plan.copy_(torch.tensor(plan, dtype=self.plan.dtype))
         state._is_fresh = self.fresh
         if self.kind in _COMPILED:
-            if self.graph is None:
-                self.graph = self._recorded()
-            self.graph.replay()
+            with torch.cuda.device(self.plan.device):
+                if self.graph is None:
+                    self.graph = self._recorded()
+                self.graph.replay()
         else:
             self._work()
             _COMPILED.add(self.kind)
@@ -490,7 +493,8 @@ class _Round:
         """The work as a graph; recording itself does none of it."""
         graph = torch.cuda.CUDAGraph()
         # Relaxed: should a kernel be compiled for another size after all, it may be loaded.
-        with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        stream = torch.cuda.Stream(self.plan.device)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
             self._work()
         return graph
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,7 @@ class TensorProblem(DROProblem):
             Dense. Results of a problem on arrays are arrays.
         device : str or torch.device
         """
-        place = _device(device)
+        place = as_device(device)
         if isinstance(problem, TensorProblem):
             here = problem.device
             same = here.type == place.type and place.index in (None, here.index)
@@ -216,11 +216,7 @@ class TensorProblem(DROProblem):
         """Fused kernels for the passes, where there are some for this device and problem."""
         if self.device.type != "cuda" or self.n_outputs > 1:
             return None
-        try:
-            from drago.torch_engine import _triton
-        except ImportError:
-            return None
-        return _triton
+        return _fused_passes(self.device)
 
     @cached_property
     def row_norms(self) -> Any:
@@ -464,9 +460,14 @@ class TensorProblem(DROProblem):
 
     def moved(self, place: torch.device) -> TensorProblem:
         """The same problem on another device."""
-        moved = {name: getattr(self, name) for name in ("X", "y", "p", "groups")}
-        moved = {name: None if t is None else t.to(place) for name, t in moved.items()}
-        return self._replace(**moved)  # type: ignore[return-value]
+        kind = working_dtype(place)
+        p = self.p.to(place, kind)
+        return self._replace(
+            X=(self.X.float() if kind == torch.float32 else self.X).to(place),
+            y=self.y.to(place, torch.int64 if isinstance(self.loss, Multinomial) else kind),
+            p=p / p.sum(),
+            groups=None if self.groups is None else self.groups.to(place),
+        )  # type: ignore[return-value]
 
     def take(self, rows: Array) -> TensorProblem:
         place = torch.from_numpy(rows).to(self.device)
@@ -480,7 +481,32 @@ class TensorProblem(DROProblem):
         )  # type: ignore[return-value]
 
 
-def _device(device: Any) -> torch.device:
+@cache
+def _fused_passes(device: torch.device) -> Any:
+    """The module of fused passes, None where it cannot be used."""
+    if torch.version.hip is not None:
+        return None
+    try:
+        from drago.torch_engine import _triton
+    except ImportError:
+        return None
+    rows = _triton.Rows.deal(1, device=device)
+    one, two, three = (torch.ones(1, dtype=torch.float64, device=device) for _ in range(3))
+    block = torch.zeros(1, dtype=torch.int64, device=device)
+    try:
+        _triton.evaluate(one.view(1, 1), one, one, one, rows, block, two, three, code=0)
+    except Exception as error:  # of many kinds: no compiler, an old version, another card
+        warnings.warn(
+            f"the fused passes on {device} could not be built, plain ones instead: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return _triton
+
+
+def as_device(device: Any) -> torch.device:
+    """A device of torch that is there, or an error."""
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -536,6 +562,8 @@ def _require_finite(name: str, values: Tensor) -> None:
 
 def _vector(name: str, values: Any, n: int, device: torch.device) -> Tensor:
     vector = torch.as_tensor(values).detach()
+    if vector.shape == (n, 1):
+        vector = vector[:, 0]
     if vector.shape != (n,):
         raise ValueError(
             f"{name} must have shape ({n},), one entry for each row of X, but has shape "
