@@ -134,3 +134,88 @@ def test_single_precision_data():
     problem = make_problem("logistic")
     problem = problem._replace(X=problem.X.astype(np.float32))
     assert_agree(*run_both(problem, "blocks", lambda: Steps(0.05, 0.05, True)))
+
+
+# --------------------------------------------------------------- whole rounds, as on a card
+
+
+class PlainPasses:
+    """What `drago.torch_engine._triton` does, in plain torch: rounds can run on a processor."""
+
+    class Rows:
+        def __init__(self, starts, n_blocks, group, largest):
+            self.starts, self.n_blocks, self.group = starts, n_blocks, group
+
+        def of(self, block):
+            k = int(block)
+            place = torch.arange(int(self.starts[k + 1] - self.starts[k]))
+            return (k + place // self.group * self.n_blocks) * self.group + place % self.group
+
+    @staticmethod
+    def _losses(X, y, w, b, index, code, parameter):
+        from drago.torch_engine import losses
+
+        kinds = (losses.TensorSquared, losses.TensorHuber, losses.TensorLogistic)
+        loss = kinds[code](parameter) if code == 1 else kinds[code]()
+        raw = X[index].double() @ w[:, None] + b
+        return *loss.evaluate(y[index], raw), raw
+
+    @classmethod
+    def evaluate(cls, X, y, w, b, rows, block, losses, slopes, raw=None, *, code, parameter=0.0):
+        index = rows.of(block)
+        found = cls._losses(X, y, w, b, index, code, parameter)
+        losses[: index.numel()], slopes[: index.numel()] = found[0], found[1][:, 0]
+        if raw is not None:
+            raw[: index.numel()] = found[2][:, 0]
+
+    @classmethod
+    def visit(cls, X, y, w, b, q, minus, rows, block, *, code, parameter=0.0, negligible=0.0):
+        index = rows.of(block)
+        c = q[index] * cls._losses(X, y, w, b, index, code, parameter)[1][:, 0]
+        c = torch.where(q[index] > negligible, c, 0.0)
+        c = c if minus is None else c - minus[index]
+        return X[index].double().T @ c, c.sum()[None]
+
+    @staticmethod
+    def accumulate(X, c, rows, block):
+        index = rows.of(block)
+        c = c[: index.numel()]
+        return X[index].double().T @ c, c.sum()[None]
+
+
+class Forgetful(set):
+    """Nothing counts as compiled, so that nothing is recorded."""
+
+    def add(self, item):
+        pass
+
+
+@pytest.mark.parametrize("loss", LOSSES[:3])
+@pytest.mark.parametrize(
+    ("kind", "refresh"), [("blocks", False), ("blocks", True), ("support", True)]
+)
+def test_whole_rounds(loss, kind, refresh, monkeypatch):
+    """A round with blocks that only the device knows takes the same steps."""
+    monkeypatch.setattr("drago.torch_engine.iterations._EAGER", 0)
+    monkeypatch.setattr("drago.torch_engine.iterations._COMPILED", Forgetful())
+    found = []
+    for kernels in (None, PlainPasses):
+        problem = TensorProblem.of(make_problem(loss, fit_intercept=True, weighted=True), "cpu")
+        problem.__dict__["kernels"] = kernels
+        mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+        start = problem.evaluate(np.zeros((D, 1)), problem.reference[1])
+        metric = make_metric(problem, "auto", mean)
+        state = KINDS[kind](problem, TensorBlocks(problem, 5), metric, mean, start)
+        state.steps = Steps(0.02, 0.02, True)
+        pairs = np.random.default_rng(0).integers(0, 5, size=(20, 4, 2))
+        visits = [state.round(some, refresh) for some in pairs.tolist()]
+        assert (len(state._rounds) > 0) == (kernels is not None)
+        found.append((state, visits[-1]))
+    (plain, here), (fused, there) = found
+    np.testing.assert_allclose(fused.w, plain.w, rtol=0, atol=1e-11 * np.abs(plain.w).max())
+    np.testing.assert_allclose(fused.q, plain.q, rtol=0, atol=1e-11 * plain.q.max())
+    np.testing.assert_allclose(fused.estimates(), plain.estimates(), rtol=1e-8)
+    assert fused.visits == plain.visits
+    if refresh:
+        np.testing.assert_allclose(there.losses, here.losses, rtol=1e-9, atol=1e-12)
+        np.testing.assert_array_equal(there.w, fused.w)
