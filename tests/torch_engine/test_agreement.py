@@ -197,7 +197,7 @@ class Forgetful(set):
 def test_whole_rounds(loss, kind, refresh, monkeypatch):
     """A round with blocks that only the device knows takes the same steps."""
     monkeypatch.setattr("drago.torch_engine.iterations._EAGER", 0)
-    monkeypatch.setattr("drago.torch_engine.iterations._COMPILED", Forgetful())
+    monkeypatch.setattr("drago.torch_engine._rounds._COMPILED", Forgetful())
     found = []
     for kernels in (None, PlainPasses):
         problem = TensorProblem.of(make_problem(loss, fit_intercept=True, weighted=True), "cpu")

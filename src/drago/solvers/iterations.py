@@ -171,20 +171,8 @@ class Iterations:
         self._is_fresh = True
 
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-        """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
-
-        Returns that visit, or None where there was none or the losses are no numbers.
-        """
-        for i, j in pairs:
-            self.step(i, j)
-        if not refresh or not np.isfinite(self.w).all():
-            return None
-        try:
-            here = self.problem.evaluate(self.w, self.b)
-        except NonFiniteLossError:
-            return None
-        self.refresh(here)
-        return here
+        """A round of iterations, see `run_round`."""
+        return run_round(self, pairs, refresh)
 
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return self.blocks.gather(start.dlosses)
@@ -380,6 +368,24 @@ class Iterations:
         )
 
 
+def run_round(state: Any, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
+    """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
+
+    Returns that visit, or None where there was none or the losses are no numbers. `state` are the
+    iterations of any engine.
+    """
+    for i, j in pairs:
+        state.step(i, j)
+    if not refresh or not np.isfinite(state.w).all():
+        return None
+    try:
+        here = state.problem.evaluate(state.w, state.b)
+    except NonFiniteLossError:
+        return None
+    state.refresh(here)
+    return here
+
+
 class SupportIterations(Iterations):
     """The exact primal gradient over the rows that carry weight, instead of an estimate.
 
@@ -387,22 +393,6 @@ class SupportIterations(Iterations):
     its exact value costs no more than a block, and the noise of ``v^P``, which the thin tail makes
     large and which forces small steps, is gone. The tables ``qhat`` and ``ghat`` are not needed.
     """
-
-    def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-        """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
-
-        Returns that visit, or None where there was none or the losses are no numbers.
-        """
-        for i, j in pairs:
-            self.step(i, j)
-        if not refresh or not np.isfinite(self.w).all():
-            return None
-        try:
-            here = self.problem.evaluate(self.w, self.b)
-        except NonFiniteLossError:
-            return None
-        self.refresh(here)
-        return here
 
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return np.empty((0, start.dlosses.shape[1]))  # there is no such table

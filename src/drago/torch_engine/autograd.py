@@ -16,9 +16,10 @@ from drago.losses import Loss
 from drago.passes import Evaluation
 from drago.problem import NonFiniteLossError
 from drago.torch_engine._autograd_iterations import ENGINE
+from drago.torch_engine._checks import nominal_weights, on_host
 from drago.torch_engine._flat import FlatModel
 from drago.torch_engine.oracles import working_dtype
-from drago.torch_engine.problem import TensorProblem, _on_host, _vector
+from drago.torch_engine.problem import TensorProblem
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -184,22 +185,14 @@ class AutogradProblem(TensorProblem):
     def _weigh(self, sample_weight: Any, groups: Any) -> None:
         """Nominal weights and groups; rows of weight 0 are dropped."""
         n, device = self.flat.n, self.flat.device
-        labels = None if groups is None else check_groups(_on_host(groups), n)
+        labels = None if groups is None else check_groups(on_host(groups), n)
         self.is_uniform = sample_weight is None
-        self.p = torch.full((n,), 1.0 / n, dtype=working_dtype(device), device=device)
-        if sample_weight is not None:
-            weight = _vector("sample_weight", sample_weight, n, device)
-            if not bool((weight >= 0).all()) or not bool((weight > 0).any()):
-                raise ValueError("sample_weight must be nonnegative, and not 0 on all rows.")
-            weight = weight / weight.amax()
-            self.p = weight / weight.sum()
-            kept = self.p > 0
-            if not bool(kept.all()):
-                self._kept = kept.cpu().numpy()
-                self.p = self.p[kept]
-                self.flat = self.flat.on_rows(kept)
-                if labels is not None:
-                    labels = check_groups(labels[self._kept], self.flat.n)
+        self.p, kept = nominal_weights(sample_weight, n, device)
+        if kept is not None:
+            self._kept = on_host(kept)
+            self.flat = self.flat.on_rows(kept)
+            if labels is not None:
+                labels = check_groups(labels[self._kept], self.flat.n)
         self.groups = None if labels is None else torch.from_numpy(labels).to(device)
 
     def __repr__(self) -> str:
@@ -305,7 +298,7 @@ class AutogradProblem(TensorProblem):
 
     def _flat_vector(self, coef: Any) -> Tensor:
         if isinstance(coef, Tensor):
-            coef = _on_host(coef)
+            coef = on_host(coef)
         return self.on_device(self.to_internal(coef)[0][:, 0])
 
     @property

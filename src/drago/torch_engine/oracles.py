@@ -199,3 +199,24 @@ class TensorOracle:
         if is_zero(c):
             return capped_vertex(u, p, cap)
         return (capped_chi2 if name == "chi2" else capped_kl)(u, p, c, cap)
+
+
+class BoundOracle:
+    """A `TensorOracle` with the nominal weights of a problem."""
+
+    def __init__(self, problem: Any) -> None:
+        self.problem, self.oracle = problem, problem.tensor_oracle
+        self.p = None if problem.is_uniform else problem.p
+        self._memory = _search.new_memory(problem.device)
+
+    def weights(self, u: Tensor, c: float | Tensor, out: Tensor | None = None) -> Tensor:
+        """``argmax over q in Q of <u, q> - c Omega(q)``; it starts where its last search ended."""
+        found = self.oracle.searched(u, c, self.p, out, self._memory)
+        if found is not None:
+            return found
+        q = self.oracle.exact_weights(u, c, self.p, self.problem.groups)
+        return q if out is None else out.copy_(q)
+
+    def response(self, u: Tensor, c: float) -> tuple[Tensor, None]:
+        """The weights; how they respond is not computed here."""
+        return self.weights(u, c), None

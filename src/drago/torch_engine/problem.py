@@ -18,13 +18,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from drago._validation import check_groups, check_nominal, shown
+from drago._validation import check_groups, check_nominal
 from drago.losses import Logistic, Multinomial, Squared, as_loss
 from drago.passes import Evaluation
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.torch_engine import _search
+from drago.torch_engine._checks import (
+    as_device,
+    check_features,
+    check_target,
+    check_vector,
+    from_numpy,
+    nominal_weights,
+    on_host,
+)
 from drago.torch_engine.losses import on_tensors
-from drago.torch_engine.oracles import TensorOracle, working_dtype
+from drago.torch_engine.oracles import BoundOracle, TensorOracle, working_dtype
 from drago.uncertainty import CVaR, Simplex
 from drago.uncertainty.base import UncertaintySet
 from drago.uncertainty.grouped import group_sums
@@ -37,27 +45,6 @@ Matrix = npt.NDArray[np.float64]
 _CHUNK, _LARGE_CHUNK = 1 << 18, 1 << 26
 # Rows, and entries of X, that take a graphics card as long as it takes to tell it what to do.
 _LEAST_PART, _SMALL = 1 << 20, 1 << 27
-
-
-class BoundOracle:
-    """A `TensorOracle` with the nominal weights of a problem."""
-
-    def __init__(self, problem: TensorProblem) -> None:
-        self.problem, self.oracle = problem, problem.tensor_oracle
-        self.p = None if problem.is_uniform else problem.p
-        self._memory = _search.new_memory(problem.device)
-
-    def weights(self, u: Tensor, c: float | Tensor, out: Tensor | None = None) -> Tensor:
-        """``argmax over q in Q of <u, q> - c Omega(q)``; it starts where its last search ended."""
-        found = self.oracle.searched(u, c, self.p, out, self._memory)
-        if found is not None:
-            return found
-        q = self.oracle.exact_weights(u, c, self.p, self.problem.groups)
-        return q if out is None else out.copy_(q)
-
-    def response(self, u: Tensor, c: float) -> tuple[Tensor, None]:
-        """The weights; how they respond is not computed here."""
-        return self.weights(u, c), None
 
 
 class TensorProblem(DROProblem):
@@ -95,31 +82,20 @@ class TensorProblem(DROProblem):
         fit_intercept: bool = False,
         constraint: Any = None,
     ) -> None:
-        self.X = _features(X)
+        self.X = check_features(X)
         n, device = self.X.shape[0], self.X.device
         self.loss = on_tensors(as_loss(loss))
         self.returns_tensors = True
-        self.y = _target(y, n, self.loss, device)
-        self.groups = None
-        if groups is not None:
-            labels = check_groups(_on_host(groups), n)
-            self.groups = torch.from_numpy(labels).to(device)
+        self.y = check_target(y, n, self.loss, device)
+        labels = None if groups is None else check_groups(on_host(groups), n)
         self.is_uniform = sample_weight is None
-        kind = working_dtype(device)
-        self.p = torch.full((n,), 1.0 / n, dtype=kind, device=device)
-        if sample_weight is not None:
-            weight = _vector("sample_weight", sample_weight, n, device)
-            if not bool((weight >= 0).all()) or not bool((weight > 0).any()):
-                raise ValueError("sample_weight must be nonnegative, and not 0 on all rows.")
-            weight = weight / weight.amax()
-            self.p = weight / weight.sum()
-            kept = self.p > 0
-            if not bool(kept.all()):
-                self._kept = kept.cpu().numpy()
-                self.X, self.y, self.p = self.X[kept], self.y[kept], self.p[kept]
-                if self.groups is not None:
-                    found = check_groups(self.groups[kept].cpu().numpy(), int(kept.sum()))
-                    self.groups = torch.from_numpy(found).to(device)
+        self.p, kept = nominal_weights(sample_weight, n, device)
+        if kept is not None:
+            self._kept = on_host(kept)
+            self.X, self.y = self.X[kept], self.y[kept]
+            if labels is not None:
+                labels = check_groups(labels[self._kept], int(self.p.shape[0]))
+        self.groups = None if labels is None else torch.from_numpy(labels).to(device)
         self.n_outputs = 1
         if isinstance(self.loss, Multinomial):
             self.n_outputs = int(self.y.max()) + 1
@@ -153,7 +129,7 @@ class TensorProblem(DROProblem):
         if problem.uncertainty.is_users:
             TensorOracle(problem.uncertainty)  # says why not
         kind = working_dtype(place)
-        X = _from_numpy(problem.X)
+        X = from_numpy(problem.X)
         if kind == torch.float32:
             X = X.float()
         integral = isinstance(problem.loss, Multinomial)
@@ -161,9 +137,9 @@ class TensorProblem(DROProblem):
         other.__dict__.update({name: problem.__dict__.get(name) for name in DROProblem._KEPT})
         other.__dict__.update(
             X=X.contiguous().to(place),
-            y=_from_numpy(problem.y).to(place, torch.int64 if integral else kind),
-            p=_from_numpy(problem.p).to(place, kind),
-            groups=None if problem.groups is None else _from_numpy(problem.groups).to(place),
+            y=from_numpy(problem.y).to(place, torch.int64 if integral else kind),
+            p=from_numpy(problem.p).to(place, kind),
+            groups=None if problem.groups is None else from_numpy(problem.groups).to(place),
             loss=on_tensors(problem.loss),
             returns_tensors=False,
             is_uniform=bool(problem.p.min() == problem.p.max()),
@@ -389,7 +365,7 @@ class TensorProblem(DROProblem):
         return torch.from_numpy(values).to(self.device)
 
     def from_user(self, name: str, values: Any) -> Any:
-        return _vector(name, values, self.n_samples, self.device)
+        return check_vector(name, values, self.n_samples, self.device)
 
     def to_user(self, values: Any) -> Any:
         return values if self.returns_tensors else self.to_host(values)
@@ -503,87 +479,3 @@ def _fused_passes(device: torch.device) -> Any:
         )
         return None
     return _triton
-
-
-def as_device(device: Any) -> torch.device:
-    """A device of torch that is there, or an error."""
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            "device must be None (the Numba engine) or a device of torch such as 'cpu', 'cuda' or "
-            f"'mps', but {shown(device)} was given."
-        ) from error
-    missing = {
-        "cuda": not torch.cuda.is_available(),
-        "mps": not torch.backends.mps.is_available(),
-    }
-    if missing.get(place.type, False):
-        raise ValueError(f"device={shown(device)} was given, but torch finds no such device here.")
-    return place
-
-
-def _from_numpy(values: Array) -> Tensor:
-    with warnings.catch_warnings():  # that it is read-only: nobody here writes to it
-        warnings.simplefilter("ignore")
-        return torch.from_numpy(values)
-
-
-def _on_host(values: Any) -> Any:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-
-
-def _features(X: Tensor) -> Tensor:
-    if X.ndim != 2 or 0 in X.shape:
-        raise ValueError(
-            f"X must have shape (n_samples, n_features) with no side 0, but has shape "
-            f"{tuple(X.shape)}."
-        )
-    if X.is_complex() or X.layout != torch.strided:
-        raise ValueError(f"X must be a dense tensor of real numbers, but is {X.layout}, {X.dtype}.")
-    X = X.detach()
-    if X.dtype not in (torch.float32, torch.float64):
-        X = X.to(working_dtype(X.device))
-    _require_finite("X", X)
-    return X.contiguous()
-
-
-def _require_finite(name: str, values: Tensor) -> None:
-    if bool(torch.isfinite(values.sum())):
-        return
-    bad = ~torch.isfinite(values)
-    if bool(bad.any()):
-        first = tuple(int(k) for k in torch.nonzero(bad)[0])
-        raise ValueError(
-            f"{name} contains {int(bad.sum())} NaN or infinite entries, the first at "
-            f"{first[0] if len(first) == 1 else first}; remove or impute them."
-        )
-
-
-def _vector(name: str, values: Any, n: int, device: torch.device) -> Tensor:
-    vector = torch.as_tensor(values).detach()
-    if vector.shape == (n, 1):
-        vector = vector[:, 0]
-    if vector.shape != (n,):
-        raise ValueError(
-            f"{name} must have shape ({n},), one entry for each row of X, but has shape "
-            f"{tuple(vector.shape)}."
-        )
-    vector = vector.to(device, working_dtype(device))
-    _require_finite(name, vector)
-    return vector
-
-
-def _target(y: Any, n: int, loss: Any, device: torch.device) -> Tensor:
-    vector = _vector("y", y, n, device)
-    if isinstance(loss, Logistic) and not bool(((vector == 0) | (vector == 1)).all()):
-        raise ValueError("y must hold 0 and 1 for the logistic loss; encode the labels.")
-    if isinstance(loss, Multinomial):
-        whole = bool(((vector == vector.round()) & (vector >= 0) & (vector < max(n, 2))).all())
-        if not whole:
-            raise ValueError(
-                "y must hold the integers 0..k-1 for the multinomial loss, with no more classes "
-                "than rows; encode the labels."
-            )
-        return vector.to(torch.int64)
-    return vector

@@ -1,0 +1,113 @@
+"""Checks of tensors that a user gives, as `drago._validation` has for arrays."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from drago._validation import shown
+from drago.losses import Logistic, Multinomial
+from drago.torch_engine.oracles import working_dtype
+
+Array = npt.NDArray[Any]
+
+
+def as_device(device: Any) -> torch.device:
+    """A device of torch that is there, or an error."""
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            "device must be None (the Numba engine) or a device of torch such as 'cpu', 'cuda' or "
+            f"'mps', but {shown(device)} was given."
+        ) from error
+    missing = {
+        "cuda": not torch.cuda.is_available(),
+        "mps": not torch.backends.mps.is_available(),
+    }
+    if missing.get(place.type, False):
+        raise ValueError(f"device={shown(device)} was given, but torch finds no such device here.")
+    return place
+
+
+def from_numpy(values: Array) -> Tensor:
+    with warnings.catch_warnings():  # that it is read-only: nobody here writes to it
+        warnings.simplefilter("ignore")
+        return torch.from_numpy(values)
+
+
+def on_host(values: Any) -> Any:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def check_features(X: Tensor) -> Tensor:
+    if X.ndim != 2 or 0 in X.shape:
+        raise ValueError(
+            f"X must have shape (n_samples, n_features) with no side 0, but has shape "
+            f"{tuple(X.shape)}."
+        )
+    if X.is_complex() or X.layout != torch.strided:
+        raise ValueError(f"X must be a dense tensor of real numbers, but is {X.layout}, {X.dtype}.")
+    X = X.detach()
+    if X.dtype not in (torch.float32, torch.float64):
+        X = X.to(working_dtype(X.device))
+    _require_finite("X", X)
+    return X.contiguous()
+
+
+def _require_finite(name: str, values: Tensor) -> None:
+    if bool(torch.isfinite(values.sum())):
+        return
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        first = tuple(int(k) for k in torch.nonzero(bad)[0])
+        raise ValueError(
+            f"{name} contains {int(bad.sum())} NaN or infinite entries, the first at "
+            f"{first[0] if len(first) == 1 else first}; remove or impute them."
+        )
+
+
+def check_vector(name: str, values: Any, n: int, device: torch.device) -> Tensor:
+    vector = torch.as_tensor(values).detach()
+    if vector.shape == (n, 1):
+        vector = vector[:, 0]
+    if vector.shape != (n,):
+        raise ValueError(
+            f"{name} must have shape ({n},), one entry for each row of X, but has shape "
+            f"{tuple(vector.shape)}."
+        )
+    vector = vector.to(device, working_dtype(device))
+    _require_finite(name, vector)
+    return vector
+
+
+def check_target(y: Any, n: int, loss: Any, device: torch.device) -> Tensor:
+    vector = check_vector("y", y, n, device)
+    if isinstance(loss, Logistic) and not bool(((vector == 0) | (vector == 1)).all()):
+        raise ValueError("y must hold 0 and 1 for the logistic loss; encode the labels.")
+    if isinstance(loss, Multinomial):
+        whole = bool(((vector == vector.round()) & (vector >= 0) & (vector < max(n, 2))).all())
+        if not whole:
+            raise ValueError(
+                "y must hold the integers 0..k-1 for the multinomial loss, with no more classes "
+                "than rows; encode the labels."
+            )
+        return vector.to(torch.int64)
+    return vector
+
+
+def nominal_weights(sample_weight: Any, n: int, device: torch.device) -> tuple[Tensor, Any]:
+    """Weights with sum 1 of the rows that have some, and which these are; None for all of them."""
+    if sample_weight is None:
+        return torch.full((n,), 1.0 / n, dtype=working_dtype(device), device=device), None
+    weight = check_vector("sample_weight", sample_weight, n, device)
+    if not bool((weight >= 0).all()) or not bool((weight > 0).any()):
+        raise ValueError("sample_weight must be nonnegative, and not 0 on all rows.")
+    weight = weight / weight.amax()
+    p = weight / weight.sum()
+    kept = p > 0
+    return (p, None) if bool(kept.all()) else (p[kept], kept)
