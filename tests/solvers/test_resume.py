@@ -165,15 +165,15 @@ def survive(name, folder):
             os._exit(0)
         if len(reached) < KILLS:
             # Most of them not before they have saved a few times, so that they get on however
-            # busy the machine is.
-            left = rng.integers(1, 6) if len(reached) % 5 else 0
+            # busy the machine is; but not so often that it ends before the last kill.
+            left = rng.integers(1, 5) if len(reached) % 5 else 0
             while left and ended == (0, 0):
                 now = age(path)
                 left, before = left - (now != before), now
                 time.sleep(1e-4)
                 ended = os.waitpid(child, os.WNOHANG)
             # And then at any moment.
-            time.sleep(rng.uniform(0.0, 2.0) * took / 45)
+            time.sleep(rng.uniform(0.0, 2.0) * took / 60)
             if ended == (0, 0):
                 os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0) if ended == (0, 0) else ended
