@@ -196,7 +196,6 @@ class Forgetful(set):
 )
 def test_whole_rounds(loss, kind, refresh, monkeypatch):
     """A round with blocks that only the device knows takes the same steps."""
-    monkeypatch.setattr("drago.torch_engine.iterations._EAGER", 0)
     monkeypatch.setattr("drago.torch_engine._rounds._COMPILED", Forgetful())
     found = []
     for kernels in (None, PlainPasses):
@@ -209,13 +208,15 @@ def test_whole_rounds(loss, kind, refresh, monkeypatch):
         state.steps = Steps(0.02, 0.02, True)
         pairs = np.random.default_rng(0).integers(0, 5, size=(20, 4, 2))
         visits = [state.round(some, refresh) for some in pairs.tolist()]
-        assert (len(state._rounds) > 0) == (kernels is not None)
+        assert (state._rounds is not None) == (kernels is not None)
         found.append((state, visits[-1]))
     (plain, here), (fused, there) = found
     np.testing.assert_allclose(fused.w, plain.w, rtol=0, atol=1e-11 * np.abs(plain.w).max())
     np.testing.assert_allclose(fused.q, plain.q, rtol=0, atol=1e-11 * plain.q.max())
     np.testing.assert_allclose(fused.estimates(), plain.estimates(), rtol=1e-8)
-    assert fused.visits == plain.visits
+    # The gradient of the first iteration is known, and computed again as all others are.
+    again = len(pairs) * N if kind == "support" else 0
+    assert plain.visits <= fused.visits <= plain.visits + again
     if refresh:
         np.testing.assert_allclose(there.losses, here.losses, rtol=1e-9, atol=1e-12)
         np.testing.assert_array_equal(there.w, fused.w)

@@ -115,7 +115,7 @@ def test_the_same_certificate(loss, uncertainty, divergence):
 
 
 def run(problem, kind, count, n_iter, refresh=False):
-    """In rounds of four iterations; the first ones are not recorded."""
+    """In rounds of four iterations; the very first of a kind is not recorded."""
     mean = problem.weighted_rows(problem.p[:, None])[:, 0] if problem.fit_intercept else None
     start = np.zeros((problem.n_features, problem.n_outputs)), problem.reference[1]
     state = KINDS[kind](
@@ -134,16 +134,17 @@ def run(problem, kind, count, n_iter, refresh=False):
     return state
 
 
-def assert_agree(here, there, tolerance=1e-9):
+def assert_agree(here, there, tolerance=1e-9, again=0):
     close(there.w, here.w, tolerance)
     close(there.b, here.b, tolerance * (1 + np.abs(here.w).max() / (np.abs(here.b).max() + 1e-9)))
     close(there.q, here.q, tolerance)
     close(np.array(there.estimates()), np.array(here.estimates()), 1e-6)
-    assert there.visits == pytest.approx(here.visits, rel=0.01)  # what counts as weight rounds
+    # What counts as weight rounds; recorded iterations visit again what is known.
+    assert 0.99 * here.visits <= there.visits <= 1.01 * here.visits + again
 
 
 def recorded(state):
-    return any(found.graph is not None for found in state._rounds.values())
+    return state._rounds is not None and len(state._rounds.graphs) > 0
 
 
 @all_sets
@@ -159,7 +160,7 @@ def recorded(state):
 def test_rounds(loss, uncertainty, divergence, kind, refresh):
     problems = make(loss, uncertainty, divergence, l2_reg=0.1)
     here, there = (run(problem, kind, 7, 60, refresh) for problem in problems)
-    assert_agree(here, there)
+    assert_agree(here, there, again=15 * here.problem.n_samples if kind == "support" else 0)
     assert recorded(there) == (loss != "multinomial")
 
 
@@ -169,13 +170,14 @@ def test_200_iterations():
     assert recorded(there)
 
 
-@pytest.mark.parametrize("eager", [0, 10**9])
-def test_recorded_or_not(monkeypatch, eager):
-    monkeypatch.setattr(iterations, "_EAGER", eager)
+@pytest.mark.parametrize("can", [True, False])
+def test_recorded_or_not(monkeypatch, can):
+    if not can:
+        monkeypatch.setattr(iterations.TensorIterations, "_can_record", lambda self: False)
     problems = make("logistic", weighted=True, n=2000)
     here, there = (run(problem, "blocks", 5, 60) for problem in problems)
     assert_agree(here, there)
-    assert recorded(there) == (eager == 0)
+    assert recorded(there) == can
 
 
 def test_groups_of_rows(monkeypatch):
@@ -185,7 +187,7 @@ def test_groups_of_rows(monkeypatch):
     for kind in ("blocks", "support"):
         here, there = (run(problem, kind, 3, 100, kind == "support") for problem in problems)
         assert there.blocks.group > 1
-        assert_agree(here, there)
+        assert_agree(here, there, again=25 * 5003 if kind == "support" else 0)
 
 
 # ---------------------------------------------------------------------------------- solves

@@ -349,7 +349,7 @@ def test_more_entries_than_32_bits_count(layout):
     q[used] = 1.0
     blocks = row_numbers(n, *layout)
     rows = Rows.deal(n, *layout, device=DEVICE)
-    weights = tensor(q[np.concatenate(blocks)])
+    weights = tensor(q)
     model = x, torch.zeros_like(weights), tensor(w), tensor([0.5])
     losses, slopes = torch.zeros_like(weights), torch.zeros_like(weights)
     for k, block in enumerate(blocks):

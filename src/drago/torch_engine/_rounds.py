@@ -1,9 +1,9 @@
-"""A round of DRAGO's iterations as one piece of work, recorded in a CUDA graph and replayed."""
+"""Rounds of DRAGO's iterations as work that is recorded in CUDA graphs and replayed."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,82 +14,120 @@ from drago.passes import Evaluation
 if TYPE_CHECKING:
     from drago.torch_engine.iterations import TensorIterations
 
-# Kinds of rounds that have run once: what they need is compiled, which cannot be recorded.
+# Kinds of work that have been done once: what they need is compiled, which cannot be recorded.
 _COMPILED: set[Any] = set()
+# Iterations whose blocks and step sizes are sent to the device at a time.
+_LINES = 64
 
 
-class Round:
-    """Some iterations and the visit to all rows after them, as one piece of work for the device.
+class Rounds:
+    """Rounds of iterations, of which one iteration and what follows a round are recorded.
 
     Which blocks are meant and how long the steps are is read on the device, and what is known
-    already is computed again: so every round is the same work, and can be recorded.
+    already is computed again: so every iteration is the same work.
+
+    Attributes
+    ----------
+    graphs : dict
+        What has been recorded.
     """
 
-    def __init__(self, state: TensorIterations, size: int, refresh: bool) -> None:
+    def __init__(self, state: TensorIterations) -> None:
         # Without the proxy, state and rounds would keep each other until a collection.
         self.state: Any = weakref.proxy(state)
-        self.size, self.refresh = size, refresh
-        self.fresh = state._is_fresh
+        self.graphs: dict[str, Any] = {}
         problem = state.problem
         # For each iteration: three blocks, whether the first is known, four step sizes.
-        self.plan = state.p.new_zeros((size, 8))
-        self.visit = [torch.empty_like(problem.p) for _ in range(3 if refresh else 0)]
-        self.graph: Any = None
-        self.kind = (
-            type(state), size, refresh, self.fresh, type(problem.loss), problem.uncertainty.kind,
-            problem.divergence.name, problem.X.dtype, problem.n_features, problem.device,
-            problem.is_uniform, state.blocks.count, state.blocks.group, state.mean is None,
-            state._basis is None, problem.n_samples.bit_length(),
+        self._plan = state.p.new_zeros((_LINES, 8))
+        self._place = torch.zeros(1, dtype=torch.int64, device=problem.device)
+        self._visit: list[torch.Tensor] = []
+        self._summaries: dict[bool, torch.Tensor] = {}
+        self._kind = (
+            type(state), type(problem.loss), problem.uncertainty.kind, problem.divergence.name,
+            problem.X.dtype, problem.n_features, problem.device, problem.is_uniform,
+            state.blocks.count, state.blocks.group, state.mean is None, state._basis is None,
+            problem.n_samples.bit_length(),
         )  # fmt: skip
 
-    def run(self, pairs: Sequence[tuple[int, int]]) -> Evaluation | None:
+    def run(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
+        """See `drago.solvers.iterations.run_round`."""
         state = self.state
-        plan = []
-        for i, j in pairs:
-            k, known, numbers = state._next(i, j)
-            plan.append([i, j, k, known, *numbers])
-            state._is_fresh = False
-        self.plan.copy_(torch.tensor(plan, dtype=self.plan.dtype))
-        state._is_fresh = self.fresh
-        if self.kind in _COMPILED:
-            with torch.cuda.device(self.plan.device):
-                if self.graph is None:
-                    self.graph = self._recorded()
-                self.graph.replay()
+        for first in range(0, len(pairs), _LINES):
+            self._iterate(pairs[first : first + _LINES])
+        if refresh and not self._visit:
+            self._visit = [torch.empty_like(state.problem.p) for _ in range(3)]
+        if refresh:
+            self._do("visit and summary", self._visit_and_sum_up)
         else:
-            self._work()
-            _COMPILED.add(self.kind)
-        state._is_fresh = self.refresh
+            self._do("summary", self._sum_up)
+        state._is_fresh = refresh
         state._mean_w, state._mean_b = state._w, state._b
-        if self.refresh:
+        if refresh:
             state._last_k, state._last_j = -1, -1
             state._calls += state.problem.n_samples
             state._visits += state.problem.n_samples
-        state._take_down(self.summary)
+        state._take_down(self._summaries[refresh])
         w, b, numbers = state._found
-        if not (self.refresh and np.isfinite(w).all() and np.isfinite(numbers).all()):
+        if not (refresh and np.isfinite(w).all() and np.isfinite(numbers).all()):
             return None
-        losses, slopes, raw = self.visit
+        losses, slopes, raw = self._visit
         return Evaluation(w, b, raw[:, None], losses, slopes[:, None])
 
-    def _work(self) -> None:
-        state = self.state
-        for line in self.plan.unbind(0):
-            i, j, k = line[:3].to(torch.int64).split(1)
-            state._advance(i, j, k, line[3] > 0, False, *line[4:].unbind(0))
-            state._is_fresh = False
-        if self.refresh:
-            losses, slopes, raw = self.visit
-            state.problem.visit(state._w, state._b, losses, slopes, raw)
-            state._fill(losses, slopes[:, None])
-            state._is_fresh = True
-        self.summary = state._summary()
+    def _iterate(self, pairs: Sequence[tuple[int, int]]) -> None:
+        lines = []
+        for i, j in pairs:
+            k, known, numbers = self.state._next(i, j)
+            lines.append([i, j, k, known, *numbers])
+            self.state._is_fresh = False
+        self._plan[: len(lines)] = torch.tensor(lines, dtype=self._plan.dtype)
+        self._place.zero_()
+        for _ in pairs:
+            self._do("iteration", self._advance)
 
-    def _recorded(self) -> Any:
-        """The work as a graph; recording itself does none of it."""
-        graph = torch.cuda.CUDAGraph()
-        # Relaxed: should a kernel be compiled for another size after all, it may be loaded.
-        stream = torch.cuda.Stream(self.plan.device)
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
-            self._work()
-        return graph
+    # ------------------------------------------------------------------------- pieces of work
+
+    def _advance(self) -> None:
+        line = self._plan.index_select(0, self._place)[0]
+        self._place += 1
+        i, j, k = line[:3].to(torch.int64).split(1)
+        self.state._advance(i, j, k, line[3] > 0, False, *line[4:].unbind(0))
+
+    def _visit_and_sum_up(self) -> None:
+        state = self.state
+        losses, slopes, raw = self._visit
+        state.problem.visit(state._w, state._b, losses, slopes, raw)
+        state._fill(losses, slopes[:, None])
+        state._is_fresh = True
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        self._summaries[self.state._is_fresh] = self.state._summary()
+
+    def _do(self, name: str, work: Callable[[], None]) -> None:
+        if name in self.graphs:
+            self.graphs[name].replay()
+        elif (name, self._kind) in _COMPILED:
+            self.graphs[name] = _recorded(work, self._plan.device)
+            self.graphs[name].replay()
+        else:
+            work()
+            _COMPILED.add((name, self._kind))
+
+
+def _recorded(work: Callable[[], None], device: torch.device) -> Any:
+    """Some work as a graph; recording itself does none of it.
+
+    Not by `torch.cuda.graph`, which collects all garbage first: that takes longer than many rounds.
+    """
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    with torch.cuda.device(device):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # Relaxed: should a kernel be compiled for another size after all, it may be loaded.
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+    return graph

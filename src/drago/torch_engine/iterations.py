@@ -1,8 +1,8 @@
 """DRAGO's iteration on tensors: what `drago.solvers.iterations` does, without leaving the device.
 
 Coefficients, tables and weights are tensors. Iterations read nothing back, so the processor runs
-ahead of the device, and looks once a round. Where there are fused kernels, a round of iterations,
-with the visit to all rows at its end, is recorded in a CUDA graph and replayed.
+ahead of the device, and looks once a round. Where there are fused kernels, an iteration and the
+visit to all rows at the end of a round are recorded in CUDA graphs and replayed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from drago.solvers.blocks import NOTICEABLE
 from drago.solvers.iterations import run_round
 from drago.solvers.protocol import Iterate
 from drago.solvers.steps import StepRule, Steps, UnregularisedSteps
-from drago.torch_engine._rounds import Round
+from drago.torch_engine._rounds import Rounds
 from drago.torch_engine.blocks import Block, TensorBlocks
 from drago.torch_engine.problem import TensorProblem
 
 # The least ratio q/p whose logarithm is taken as it is: below, digits are lost.
 _TINY = 1e-280
-# Rounds of a kind before one is recorded, which takes as long as some of them.
-_EAGER = 4
 
 
 class TensorIterations:
@@ -74,8 +72,7 @@ class TensorIterations:
         self._aggregate, self._aggregate_b = torch.zeros_like(self._w), torch.zeros_like(self._b)
         self._fill_tables(start, q)
         self._seen_at: tuple[int, bool] | None = None
-        self._rounds: dict[Any, Any] = {}
-        self._uses: dict[Any, int] = {}
+        self._rounds: Rounds | None = None
 
     _has_product = True
 
@@ -239,12 +236,12 @@ class TensorIterations:
     # ------------------------------------------------------------------------ the iteration
 
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-        """A round, see `drago.solvers.iterations.run_round`; recorded when there are more."""
-        key = (len(pairs), refresh, self._is_fresh)
-        self._uses[key] = self._uses.get(key, 0) + 1
-        if self._uses[key] > _EAGER and self._can_record():
-            return self._round_of(key).run(pairs)
-        return run_round(self, pairs, refresh)
+        """A round, see `drago.solvers.iterations.run_round`; recorded where that can be."""
+        if not self._can_record():
+            return run_round(self, pairs, refresh)
+        if self._rounds is None:
+            self._rounds = Rounds(self)
+        return self._rounds.run(pairs, refresh)
 
     def step(self, i: int, j: int) -> None:
         """One iteration with the blocks I = `i` and J = `j`."""
@@ -401,11 +398,6 @@ class TensorIterations:
         asked = "Spectrum" in problem.uncertainty.kind  # by the host, for its values
         plain = type(self.steps) is Steps and isinstance(problem.constraint, Everything)
         return problem.kernels is not None and plain and not asked
-
-    def _round_of(self, key: tuple[int, bool, bool]) -> Round:
-        if key not in self._rounds:
-            self._rounds[key] = Round(self, key[0], key[1])
-        return self._rounds[key]
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:
