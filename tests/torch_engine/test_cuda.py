@@ -13,11 +13,13 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
+from torch import nn
+
 import drago
 from drago.metric import make_metric
 from drago.result import Status
 from drago.solvers.steps import Steps
-from drago.torch_engine import iterations
+from drago.torch_engine import AutogradProblem, iterations
 from drago.torch_engine.blocks import TensorBlocks
 from drago.torch_engine.iterations import KINDS
 from drago.torch_engine.problem import TensorProblem
@@ -232,3 +234,61 @@ def test_the_same_answer_twice():
     first, second = (drago.solve(problem, "drago", tol=1e-6) for _ in range(2))
     np.testing.assert_array_equal(first.coef, second.coef)
     assert torch.equal(first.dual_weights, second.dual_weights)
+
+
+# -------------------------------------------------------------------------------- by autograd
+
+
+def logistic(scores, targets):
+    return nn.functional.binary_cross_entropy_with_logits(scores[:, 0], targets, reduction="none")
+
+
+def quantile(predictions, targets):
+    rest = targets - predictions[:, 0]
+    return torch.where(rest > 0, 0.9, 0.1) * nn.functional.huber_loss(
+        rest, torch.zeros_like(rest), reduction="none"
+    )
+
+
+def by_autograd(device, loss=logistic, module=None, n=500, **settings):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn((n, 4), generator=generator, dtype=torch.float64)
+    z = X @ torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=X.dtype)
+    z = z + torch.randn(n, generator=generator, dtype=X.dtype)
+    y = (z > 0).double() if loss is logistic else z
+    module = module or nn.Linear(4, 1)
+    given = {"convex": True, "uncertainty": drago.CVaR(0.2), "shift_cost": 0.05, "l2_reg": 0.01}
+    data = (X.to(device), y.to(device))
+    return AutogradProblem(module.to(device), data, loss, **(given | settings))
+
+
+@pytest.mark.parametrize("loss", [logistic, quantile])
+@pytest.mark.parametrize("solver", ["auto", "drago", "lbfgs"])
+def test_autograd_is_certified(loss, solver):
+    here, there = (by_autograd(device, loss) for device in ("cpu", "cuda"))
+    result = drago.solve(there, solver, tol=1e-6)
+    assert result.status is Status.OPTIMAL, result.message
+    assert result.dual_weights.device.type == "cuda"
+    assert drago.certify(here, result.coef).rel_gap <= 1e-5
+
+
+@pytest.mark.parametrize("tables", ["blocks", "ring", "full"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autograd_iterations(tables, dtype):
+    settings = {"tables": tables, "dtype": dtype}
+    here, there = (by_autograd(device, **settings) for device in ("cpu", "cuda"))
+    method = drago.Drago(step_size=0.02, block_size=100, finish="none")
+    with pytest.warns(Warning, match="max_iter=100 reached"):
+        found = [drago.solve(problem, method, tol=0.0, max_iter=100) for problem in (here, there)]
+    close(found[1].coef, found[0].coef, 1e-9 if dtype == torch.float64 else 1e-4)
+
+
+def test_autograd_without_convexity():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    problem = by_autograd("cuda", module=module, convex=None, l2_reg=0.1)
+    result = drago.solve(problem, tol=1e-3)
+    assert result.status is Status.STATIONARY, result.message
+    assert result.gap == np.inf
+    problem.load_into(module, result.coef)
+    assert next(module.parameters()).device.type == "cuda"

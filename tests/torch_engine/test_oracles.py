@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cases
 import drago
 import twins
-from drago.torch_engine import TensorOracle, _search, _search_arrays, _thresholds
+from drago.torch_engine import TensorOracle, _thresholds, search
 from drago.torch_engine._pools import _Pools
+from drago.torch_engine.search import arrays, rows
 from drago.uncertainty import SpectralSet
 
 GROUPED = [
@@ -68,9 +69,9 @@ def go(way, patch):
     if way != "few":
         patch.setattr(_thresholds, "_ENTRIES", 0)
     if way == "most":
-        patch.setitem(_search._LEAST_ROWS, "cpu", 1)
-        patch.setattr(_search_arrays, "_SAMPLE", 4)
-        patch.setattr(_search_arrays, "_CHUNK", 8)
+        patch.setitem(search._LEAST_ROWS, "cpu", 1)
+        patch.setattr(arrays, "_SAMPLE", 4)
+        patch.setattr(rows, "_CHUNK", 8)
 
 
 @pytest.fixture(params=WAYS)

@@ -16,8 +16,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drago.torch_engine import _search, _search_arrays, _thresholds
-from drago.torch_engine._search import BALL, CHI2, KL, VERTEX
+from drago.torch_engine import _thresholds, search
+from drago.torch_engine.search import BALL, CHI2, KL, VERTEX, arrays, rows
 
 BOUNDS = {
     VERTEX: (1.7, 10.0, 1e4, math.inf),
@@ -42,12 +42,12 @@ needs_interpreter = pytest.mark.skipif(
 @contextlib.contextmanager
 def searching(least):
     """From so many rows on."""
-    before = dict(_search._LEAST_ROWS)
-    _search._LEAST_ROWS.update(cpu=least, cuda=least)
+    before = dict(search._LEAST_ROWS)
+    search._LEAST_ROWS.update(cpu=least, cuda=least)
     try:
         yield
     finally:
-        _search._LEAST_ROWS.update(before)
+        search._LEAST_ROWS.update(before)
 
 
 def in_order(kind, u, p, c, bound):
@@ -70,32 +70,32 @@ def in_order(kind, u, p, c, bound):
 
 def on_processor(kind, u, p, c, bound, memory=None):
     nominal = None if p is None else torch.from_numpy(p)
-    return _search.weights(kind, torch.from_numpy(u), nominal, c, bound, memory=memory).numpy()
+    return search.weights(kind, torch.from_numpy(u), nominal, c, bound, memory=memory).numpy()
 
 
 def by_kernel(kind, u, p, c, bound, memory=None):
-    from drago.torch_engine import _search_triton
+    from drago.torch_engine.search import launch
 
     device = "cuda" if on_cuda else "cpu"
     losses = torch.from_numpy(u).to(device)
     nominal = None if p is None else torch.from_numpy(p).to(device)
     q = torch.empty_like(losses)
     with np.errstate(all="ignore"):
-        _search_triton.search(kind, losses, nominal, c, bound, q, memory)
+        launch.search(kind, losses, nominal, c, bound, q, memory)
     return q.cpu().numpy()
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Tiles, chunks and samples so small that a few rows need several; the interpreter works."""
-    monkeypatch.setattr(_search_arrays, "_CHUNK", 8)
-    monkeypatch.setattr(_search_arrays, "_SAMPLE", 4)
+    monkeypatch.setattr(rows, "_CHUNK", 8)
+    monkeypatch.setattr(arrays, "_SAMPLE", 4)
     if not has_triton or on_cuda:
         return
-    from drago.torch_engine import _search_triton
+    from drago.torch_engine.search import launch
 
     for name, value in {"_LANES": 8, "_DEPTH": 2, "_FEW": 16, "_TABLE": 64}.items():
-        monkeypatch.setattr(_search_triton, name, value)
+        monkeypatch.setattr(launch, name, value)
     if interpreted:
         from triton.runtime import interpreter
 
@@ -183,7 +183,7 @@ def test_few_rounds_for_usual_losses(kind):
     rng = np.random.default_rng(4)
     u = rng.lognormal(size=100_000)
     for c in (0.0,) if kind == VERTEX else (1e-3, 1e-1, 1.0):
-        memory = _search.new_memory("cpu")
+        memory = search.new_memory("cpu")
         bound = 0.5 if kind == BALL else 10.0
         q = on_processor(kind, u, None, c, bound, memory)
         assert_close(q, in_order(kind, u, None, c, bound), rtol=1e-10)
@@ -219,7 +219,7 @@ if importlib.util.find_spec("hypothesis") is not None:
 
     def check(run, adversary, device):
         kind, u, p, c, bound, start = adversary
-        memory = _search.new_memory(device)
+        memory = search.new_memory(device)
         if start is not None:
             memory[0], memory[1] = start, 0.1
         q = run(kind, u, p, c, bound, memory)
@@ -269,7 +269,7 @@ def test_equal_weights_need_not_be_given(kind, run, device, small):
 def test_a_search_goes_on_where_the_last_one_ended(kind, run, device, small):
     rng = np.random.default_rng(6)
     u, c, bound = rng.lognormal(size=60), 0.2, BOUNDS[kind][1]
-    memory = _search.new_memory(device)
+    memory = search.new_memory(device)
     for _ in range(3):
         u = u * (1.0 + 1e-3 * rng.normal(size=60))
         q = run(kind, u, None, c, bound, memory)
@@ -291,7 +291,7 @@ def test_what_is_not_finite_gives_nan(kind, run, device, small):
     for bad in (np.nan, np.inf, -np.inf):
         u = np.array([1.0, bad, 3.0, 2.0, 0.5])
         for p in (None, np.array([0.1, 0.2, 0.3, 0.0, 0.4])):
-            memory = _search.new_memory(device)
+            memory = search.new_memory(device)
             assert np.isnan(run(kind, u, p, 0.1, BOUNDS[kind][1], memory)).all()
             assert math.isnan(memory[0])
 
@@ -302,27 +302,27 @@ def test_the_answer_goes_where_it_is_wanted(kind, device):
     u = torch.randn(3000, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     u = u.to(device)
     c = torch.tensor(0.3, dtype=torch.float32, device=device)
-    q = _search.weights(kind, u, None, c, BOUNDS[kind][1])
+    q = search.weights(kind, u, None, c, BOUNDS[kind][1])
     for out in (torch.empty_like(u), torch.empty(6000, dtype=u.dtype, device=device)[::2], u):
-        assert _search.weights(kind, u.clone(), None, c, BOUNDS[kind][1], out=out) is out
+        assert search.weights(kind, u.clone(), None, c, BOUNDS[kind][1], out=out) is out
         torch.testing.assert_close(out, q, rtol=0, atol=0)
     every_other = torch.stack([q, q], dim=1)[:, 0]
-    again = _search.weights(kind, every_other, None, c, BOUNDS[kind][1])
-    torch.testing.assert_close(again, _search.weights(kind, q, None, c, BOUNDS[kind][1]))
+    again = search.weights(kind, every_other, None, c, BOUNDS[kind][1])
+    torch.testing.assert_close(again, search.weights(kind, q, None, c, BOUNDS[kind][1]))
 
 
 def test_who_is_taken():
-    n = _search._LEAST_ROWS["cpu"]
+    n = search._LEAST_ROWS["cpu"]
     u = torch.zeros(n, dtype=torch.float64)
-    assert _search.takes(u)
-    assert not _search.takes(u[1:])
-    assert not _search.takes(u.float())
-    assert not _search.takes(u.to("meta"))
+    assert search.takes(u)
+    assert not search.takes(u[1:])
+    assert not search.takes(u.float())
+    assert not search.takes(u.to("meta"))
     c = torch.ones((), dtype=torch.float64, requires_grad=True)
-    assert not _search.takes(u, c)
+    assert not search.takes(u, c)
     with torch.no_grad():
-        assert _search.takes(u, c)
-        assert _search.weights(CHI2, u.clone().requires_grad_(), None, c, 2.0).sum() > 0
+        assert search.takes(u, c)
+        assert search.weights(CHI2, u.clone().requires_grad_(), None, c, 2.0).sum() > 0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # parts of torch that it uses
@@ -353,7 +353,7 @@ def one_of_many(k, programs, room, given):
     """A process is a program of the grid: they share memory and wait for each other."""
     from triton.runtime import interpreter
 
-    from drago.torch_engine import _search_triton
+    from drago.torch_engine.search import launch
 
     torch.set_num_threads(1)
     builder, start = interpreter.interpreter_builder, interpreter.GridExecutor.__init__
@@ -363,10 +363,10 @@ def one_of_many(k, programs, room, given):
     )
     builder.set_grid_dim = lambda *_: sizes(programs, 1, 1)
     builder.set_grid_idx = lambda *_: places(k, 0, 0)
-    _search_triton._most_programs = lambda device: programs
-    _search_triton._room = lambda size, device: room[:size]
+    launch._most_programs = lambda device: programs
+    launch._room = lambda size, device: room[:size]
     with np.errstate(all="ignore"):
-        _search_triton.search(*given)
+        launch.search(*given)
 
 
 @needs_interpreter
@@ -411,9 +411,9 @@ def test_cuda_agrees_with_the_processor(kind, n):
 @kinds
 def test_cuda_gives_equal_bits(kind):
     u = torch.randn(1_000_000, dtype=torch.float64, device="cuda").exp()
-    first = _search.weights(kind, u, None, 0.1, BOUNDS[kind][1])
+    first = search.weights(kind, u, None, 0.1, BOUNDS[kind][1])
     for _ in range(20):
-        again = _search.weights(kind, u, None, 0.1, BOUNDS[kind][1])
+        again = search.weights(kind, u, None, 0.1, BOUNDS[kind][1])
         assert torch.equal(first, again)
 
 
@@ -428,15 +428,15 @@ def test_cuda_graph(kind, remembers):
     p /= p.sum()
     c = torch.tensor(0.1, dtype=torch.float64, device="cuda")
     out = torch.empty_like(u)
-    memory = _search.new_memory("cuda") if remembers else None
+    memory = search.new_memory("cuda") if remembers else None
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # compiled before the recording
-        _search.weights(kind, u, p, c, bound, out, memory)
+        search.weights(kind, u, p, c, bound, out, memory)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        _search.weights(kind, u, p, c, bound, out, memory)
+        search.weights(kind, u, p, c, bound, out, memory)
     for price in (0.1, 1e-5, 20.0, 0.3):
         u.copy_(torch.randn(n, device="cuda"))
         c.fill_(price)
@@ -449,14 +449,14 @@ def test_cuda_graph(kind, remembers):
 def test_many_calls_on_two_streams():
     """Each call has its own counters."""
     u = [torch.randn(500_000, dtype=torch.float64, device="cuda") for _ in range(2)]
-    expected = [_search.weights(CHI2, x, None, 0.1, 10.0) for x in u]
+    expected = [search.weights(CHI2, x, None, 0.1, 10.0) for x in u]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
     found = [[], []]
     for _ in range(50):
         for k in range(2):
             with torch.cuda.stream(streams[k]):
-                found[k].append(_search.weights(CHI2, u[k], None, 0.1, 10.0))
+                found[k].append(search.weights(CHI2, u[k], None, 0.1, 10.0))
     torch.cuda.synchronize()
     for k in range(2):
         assert all(torch.equal(q, expected[k]) for q in found[k])
@@ -464,7 +464,7 @@ def test_many_calls_on_two_streams():
 
 @needs_cuda
 def test_sorts_where_the_kernel_cannot_be_built(monkeypatch):
-    from drago.torch_engine import _search_triton
+    from drago.torch_engine.search import launch
 
     def fails(*_):
         raise RuntimeError("no compiler")
@@ -472,10 +472,10 @@ def test_sorts_where_the_kernel_cannot_be_built(monkeypatch):
     u = torch.randn(5000, dtype=torch.float64, device="cuda")
     p = torch.full_like(u, 1 / 5000)
     expected = _thresholds.capped_chi2(u, p, 0.1, 10.0)
-    monkeypatch.setattr(_search, "_broken", set())
-    monkeypatch.setattr(_search_triton, "search", fails)
+    monkeypatch.setattr(search, "_broken", set())
+    monkeypatch.setattr(launch, "search", fails)
     with pytest.warns(RuntimeWarning, match="could not be built, sorting instead: no compiler"):
         q = _thresholds.capped_chi2(u, p, 0.1, 10.0)
     torch.testing.assert_close(q, expected, rtol=1e-11, atol=1e-18)
-    assert not _search.takes(u)
+    assert not search.takes(u)
     torch.testing.assert_close(_thresholds.capped_chi2(u, p, 0.1, 10.0), q, rtol=0, atol=0)

@@ -10,7 +10,7 @@ terms that are measured from the tried row, so it keeps its digits at any scale 
 ``c``. The sort leaves log2(n) passes at most: a search without it could not stop early, which takes
 a look, and would need a pass for each of the 64 bits of the threshold.
 
-Many rows go to `drago.torch_engine._search` where that can look: on processors, where a look costs
+Many rows go to `drago.torch_engine.search` where that can look: on processors, where a look costs
 nothing, and inside a kernel on CUDA devices.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from drago.torch_engine import _search
+from drago.torch_engine import search
 
 # The most rows that are tried at once, where not all are; and up to how many entries a table of
 # trials costs about as much as a single one, on processors and on other devices.
@@ -77,9 +77,9 @@ def _boundary(u: Tensor, test: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tens
 
 def _searched(kind: int, u: Tensor, p: Tensor, c: float | Tensor, bound: float) -> Tensor | None:
     """The weights by a search without a sort, where there is one."""
-    if u.device.type == "cpu" and bound == math.inf and kind in (_search.VERTEX, _search.KL):
+    if u.device.type == "cpu" and bound == math.inf and kind in (search.VERTEX, search.KL):
         return None  # nothing to search
-    return _search.weights(kind, u, p, c, bound) if _search.takes(u, p, c) else None
+    return search.weights(kind, u, p, c, bound) if search.takes(u, p, c) else None
 
 
 def _over(value: Tensor, total: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def capped_vertex(u: Tensor, p: Tensor, cap: float) -> Tensor:
     """``c = 0``: the cap is filled from the largest loss down; ties share in proportion to p."""
     if cap <= 1.0:
         return p
-    q = _searched(_search.VERTEX, u, p, 0.0, cap)
+    q = _searched(search.VERTEX, u, p, 0.0, cap)
     if q is not None:
         return q
     threshold = u.amax()
@@ -120,7 +120,7 @@ def capped_chi2(u: Tensor, p: Tensor, c: float | Tensor, cap: float) -> Tensor:
     """
     if cap <= 1.0:
         return p
-    q = _searched(_search.CHI2, u, p, c, cap)
+    q = _searched(search.CHI2, u, p, c, cap)
     if q is not None:
         return q
 
@@ -165,7 +165,7 @@ def capped_kl(u: Tensor, p: Tensor, c: float | Tensor, cap: float) -> Tensor:
     """
     if cap <= 1.0:
         return p
-    q = _searched(_search.KL, u, p, c, cap)
+    q = _searched(search.KL, u, p, c, cap)
     if q is not None:
         return q
     if cap == math.inf:
@@ -200,7 +200,7 @@ def chi2_ball(u: Tensor, p: Tensor, c: float | Tensor, radius: float) -> Tensor:
     """
     if radius == 0:
         return p
-    q = _searched(_search.BALL, u, p, c, radius)
+    q = _searched(search.BALL, u, p, c, radius)
     if q is not None:
         return q
     inside = capped_vertex(u, p, math.inf) if is_zero(c) else capped_chi2(u, p, c, math.inf)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from drago.divergences import Divergence
-from drago.torch_engine import _search
+from drago.torch_engine import search
 from drago.torch_engine._pools import spectral
 from drago.torch_engine._spectra import Spectra
 from drago.torch_engine._thresholds import (
@@ -123,25 +123,25 @@ class TensorOracle:
     ) -> Tensor | None:
         """`exact_weights` by a search without a sort, where there is one for the set and device.
 
-        See `drago.torch_engine._search.weights` for `out` and `memory`.
+        See `drago.torch_engine.search.weights` for `out` and `memory`.
         """
         kind, bound, name = self._inner, math.inf, self.divergence.name
         if self.grouped or not isinstance(kind, (CVaR, Simplex, Chi2Ball)):
             return None
-        if not _search.takes(u, p, c):
+        if not search.takes(u, p, c):
             return None
-        way = _search.CHI2 if name == "chi2" else _search.KL
+        way = search.CHI2 if name == "chi2" else search.KL
         if isinstance(kind, CVaR):
             bound = 1.0 / float(kind.tail_fraction)
         if isinstance(kind, Chi2Ball):
-            way, bound = _search.BALL, float(kind.radius)
+            way, bound = search.BALL, float(kind.radius)
         elif is_zero(c):
-            way = _search.VERTEX
-        if bound <= (0.0 if way == _search.BALL else 1.0):
+            way = search.VERTEX
+        if bound <= (0.0 if way == search.BALL else 1.0):
             return None
-        if way in (_search.KL, _search.VERTEX) and bound == math.inf and u.device.type == "cpu":
+        if way in (search.KL, search.VERTEX) and bound == math.inf and u.device.type == "cpu":
             return None  # nothing to search
-        return _search.weights(way, u, p, c, bound, out, memory)
+        return search.weights(way, u, p, c, bound, out, memory)
 
     def exact_weights(
         self, u: Tensor, c: float | Tensor, p: Tensor | None, groups: Tensor | None
@@ -207,7 +207,7 @@ class BoundOracle:
     def __init__(self, problem: Any) -> None:
         self.problem, self.oracle = problem, problem.tensor_oracle
         self.p = None if problem.is_uniform else problem.p
-        self._memory = _search.new_memory(problem.device)
+        self._memory = search.new_memory(problem.device)
 
     def weights(self, u: Tensor, c: float | Tensor, out: Tensor | None = None) -> Tensor:
         """``argmax over q in Q of <u, q> - c Omega(q)``; it starts where its last search ended."""

@@ -1,10 +1,4 @@
-"""The threshold search of `drago.torch_engine._search` as one CUDA kernel, written in Triton.
-
-All programs of a launch are on the device at the same time and meet after each pass: a pass leaves
-the sums of each program in memory, and after the meeting every program adds all of them in the same
-order and takes the same decision. So there is one launch, it stops as soon as the threshold is
-found, no value is seen by the host, and equal input gives equal bits.
-"""
+"""The threshold search as one kernel, in Triton; see `drago.torch_engine.search.launch`."""
 
 # Kernels take pointers and numbers, which have no types in Python.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -12,224 +6,32 @@ found, no value is seen by the host, and equal input gives equal bits.
 
 from __future__ import annotations
 
-import contextlib
-import math
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-VERTEX, CHI2, KL, BALL = 0, 1, 2, 3
-# The tile of a program: rows in the registers of a thread by rows in a row of threads. Two programs
-# on a multiprocessor hide each other's waiting; the limit on registers makes room for both.
-_DEPTH, _LANES, _WARPS, _RESIDENT, _REGISTERS = 4, 512, 8, 2, 128
-# The sample that the search starts from: for few programs and for many, and its table of trials.
-_FEW, _MANY, _TABLE = 128, 1024, 4096
-# After so many passes, which nothing but rounding can take, the best threshold so far is taken.
-_PASSES = 300
-# What a sum of weights may differ from 1 by: its own rounding.
-_CLOSE = 4e-15
-# In a bracket of so many units of ``c`` the sum of the weights is a flight of steps, at the rows.
-_STEEP = 1e4
-_LOWEST = -(2**63)
-
-
-# ------------------------------------------------------------------------------------- small parts
-
-
-@triton.jit
-def _meet(counter, goal):
-    """Wait until `goal` programs have been here; what they stored before is seen after."""
-    tl.debug_barrier()
-    tl.atomic_add(counter, 1, sem="acq_rel")
-    while tl.atomic_add(counter, 0, sem="acquire") < goal:
-        pass
-    tl.debug_barrier()
+from drago.torch_engine.search.parts import (
+    before,
+    between,
+    clip,
+    count_wrong,
+    halfway,
+    inside_ball,
+    load,
+    meet,
+    move,
+    newton,
+    number,
+    numbered,
+    pair,
+    squares,
+    sums,
+    total_weight,
+    within,
+)
 
 
 @triton.jit
-def _add(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
-
-
-@triton.jit
-def _sums(v0, v1, v2, v3, v4, FUSED: tl.constexpr):
-    """Five sums; as one reduction the threads wait for each other once."""
-    if FUSED:
-        return tl.reduce((v0, v1, v2, v3, v4), 0, _add)
-    return tl.sum(v0), tl.sum(v1), tl.sum(v2), tl.sum(v3), tl.sum(v4)
-
-
-@triton.jit
-def _number(x, LOWEST: tl.constexpr):
-    """The place of a float among all floats."""
-    bits = x.to(tl.int64, bitcast=True)
-    return tl.where(bits >= 0, bits, LOWEST - bits)
-
-
-@triton.jit
-def _numbered(k, LOWEST: tl.constexpr):
-    return tl.where(k >= 0, k, LOWEST - k).to(tl.float64, bitcast=True)
-
-
-@triton.jit
-def _halfway(a, b, LOWEST: tl.constexpr):
-    """As many floats below as above, between `a` and `b`."""
-    i, j = _number(a, LOWEST), _number(b, LOWEST)
-    return _numbered((i >> 1) + (j >> 1) + (i & j & 1), LOWEST)
-
-
-@triton.jit
-def _before(a, ax, b, bx, inverse):
-    """Whether the threshold ``a - c ax`` lies below ``b - c bx``."""
-    return (b - a) * inverse + (ax - bx) > 0.0
-
-
-@triton.jit
-def _within(t, x, low, low_x, high, high_x, inverse):
-    return _before(low, low_x, t, x, inverse) & _before(t, x, high, high_x, inverse)
-
-
-@triton.jit
-def _moved(ref, x, c, inverse):
-    """``ref - c x`` as a float and what it lacks, in units of ``-c``."""
-    moved = ref - c * x
-    return moved, x - (ref - moved) * inverse
-
-
-@triton.jit
-def _load(u_ptr, p_ptr, at, n, UNIFORM: tl.constexpr):
-    """Losses, minus infinity for rows that take no part, and weights."""
-    there = at < n
-    u = tl.load(u_ptr + at, mask=there, other=float("-inf"))
-    p = u
-    if not UNIFORM:
-        p = tl.load(p_ptr + at, mask=there, other=0.0)
-        u = tl.where(p > 0.0, u, float("-inf"))
-    return u, p
-
-
-@triton.jit
-def _wrong(u, p, at, n, UNIFORM: tl.constexpr):
-    """0 for each row, NaN for one that takes part and is not finite."""
-    if UNIFORM:
-        return tl.where(at < n, u, 0.0) * 0.0
-    return tl.where(p > 0.0, u, 0.0) * 0.0
-
-
-@triton.jit
-def _clip(r, cap):
-    return tl.where(r < cap, tl.where(r > 0.0, r, 0.0), cap)
-
-
-@triton.jit
-def _pair(u, p, ref, x, inverse, cap, lifted, factor, KIND: tl.constexpr, UNIFORM: tl.constexpr):
-    """What the rows add to the two sums of a threshold.
-
-    Chi2: the weights, and the mass of the rows between the bounds. KL: the mass at the cap, and the
-    weights of the others over the cap. Vertex: the mass above, and the mass at the threshold. Ball:
-    the sum of ``p r``, and the mass of the rows above.
-    """
-    if KIND == 0:
-        first, second = u > ref, u == ref
-    else:
-        r = (u - ref) * inverse + x
-        if KIND == 1:
-            first, second = _clip(r, cap), (r >= 0.0) & (r < cap)
-        elif KIND == 3:
-            first, second = tl.where(r > 1e-150, r, 0.0), r > -1e-150
-        else:
-            first, second = r > 0.0, tl.where(r > 0.0, 0.0, lifted * factor)
-    if UNIFORM:
-        if (KIND == 0) | (KIND == 2):
-            first = first.to(tl.int32)
-        if KIND != 2:
-            second = second.to(tl.int32)
-    else:
-        if (KIND == 1) | (KIND == 3):
-            first = p * first
-        else:
-            first = tl.where(first, p, 0.0)
-        if KIND == 2:
-            second = p * second
-        else:
-            second = tl.where(second, p, 0.0)
-    return tl.sum(first, axis=0), tl.sum(second, axis=0)
-
-
-@triton.jit
-def _squares(u, p, ref, x, inverse, UNIFORM: tl.constexpr):
-    # Closer, in units of the spread, is tied: the square would vanish.
-    r = (u - ref) * inverse + x
-    r = tl.where(r > 1e-150, r, 0.0)
-    if UNIFORM:
-        return tl.sum(r * r, axis=0)
-    return tl.sum(p * (r * r), axis=0)
-
-
-@triton.jit
-def _inside(a, d, radius):
-    """Of a ball: 1 on the boundary, more within; `d` is the sum of ``p r^2``."""
-    return (1.0 + 2.0 * radius) * a * (a / d)
-
-
-@triton.jit
-def _total(a, b, d, cap, price, KIND: tl.constexpr):
-    """What is 1 at the threshold and falls: the sum of the weights."""
-    if KIND == 1:
-        return a
-    if KIND == 3:
-        # Without a price its quotient is infinite, and so is no bound.
-        return tl.where(a > 0.0, tl.minimum(_inside(a, d, cap), a / price), 0.0)
-    return a + b
-
-
-@triton.jit
-def _newton(ref, x, a, b, d, c, inverse, cap, price, KIND: tl.constexpr):
-    """Where the weights sum to 1 if no row reaches or leaves a bound; NaN if nowhere."""
-    if KIND == 1:
-        step = (1.0 - a) / b
-    elif KIND == 3:
-        mean = a / b
-        room = (1.0 + 2.0 * cap) * b - 1.0
-        variance = d / b - mean * mean
-        variance = tl.where(variance > 0.0, variance, 0.0)
-        step = tl.sqrt(variance / tl.where(room > 0.0, room, float("nan"))) - mean
-        step = tl.where((price > 0.0) & (step < (price - a) / b), (price - a) / b, step)
-    else:
-        step = tl.log(tl.where(a < 1.0, 1.0 - a, float("nan")) / b)
-    return _moved(ref, x + step, c, inverse)
-
-
-@triton.jit
-def _between(low_total, low_slope, high_total, high_slope, width, KIND: tl.constexpr):
-    """The share of the way from `low` to `high` at which the weights should sum to 1.
-
-    From the sums and slopes at both ends, by a cubic polynomial in the sum; where that fails, from
-    the sums alone.
-    """
-    if KIND == 2:
-        low_slope, high_slope = low_slope / low_total, high_slope / high_total
-        low_total, high_total = tl.log(low_total), tl.log(high_total)
-    else:
-        low_total, high_total = low_total - 1.0, high_total - 1.0
-    drop = low_total - high_total
-    z = low_total / drop
-    share = z
-    if (KIND == 1) | (KIND == 2):
-        g, h = drop / (low_slope * width), drop / (high_slope * width)
-        share = z * z * (3.0 - 2.0 * z) + z * (1.0 - z) * (g * (1.0 - z) - h * z)
-        share = tl.where((share > 0.0) & (share < 1.0), share, z)
-    return share
-
-
-# --------------------------------------------------------------------------------------- the search
-
-
-@triton.jit
-def _search(
+def search(
     u_ptr,
     p_ptr,
     q_ptr,
@@ -287,8 +89,8 @@ def _search(
         above, below = wrong + float("inf"), wrong - float("inf")
         for step in range(0, mine):
             at = (own + step * programs) * (DEPTH * LANES) + tile
-            u, p = _load(u_ptr, p_ptr, at, n, UNIFORM)
-            wrong += tl.sum(_wrong(u, p, at, n, UNIFORM), axis=0)
+            u, p = load(u_ptr, p_ptr, at, n, UNIFORM)
+            wrong += tl.sum(count_wrong(u, p, at, n, UNIFORM), axis=0)
             kept = u > float("-inf")
             above = tl.minimum(above, tl.min(tl.where(kept, u, float("inf")), axis=0))
             below = tl.maximum(below, tl.max(u, axis=0))
@@ -297,7 +99,7 @@ def _search(
         tl.store(place + PROGRAMS, tl.min(above))
         tl.store(place + 2 * PROGRAMS, tl.max(below))
         meetings += 1
-        _meet(counter_ptr, meetings * programs)
+        meet(counter_ptr, meetings * programs)
         place = sums_ptr + 18 * PROGRAMS + tl.arange(0, PROGRAMS)
         there = tl.arange(0, PROGRAMS) < programs
         finite = tl.sum(tl.load(place, mask=there, other=0.0)) == 0.0
@@ -332,7 +134,7 @@ def _search(
             if KIND == 0:
                 ratio = tl.where(apart >= 0.0, cap, zero)
             elif KIND == 1:
-                ratio = _clip(apart * inverse, cap)
+                ratio = clip(apart * inverse, cap)
             elif KIND == 3:
                 ratio = tl.where(apart > 0.0, apart * inverse, 0.0)
             else:
@@ -340,14 +142,14 @@ def _search(
             first = tl.sum(p[None, :] * ratio, axis=1)
             if KIND == 3:
                 second = tl.sum(p[None, :] * (ratio * ratio), axis=1)
-                first = _total(first, first * 0.0, second, cap, price, 3)
+                first = total_weight(first, first * 0.0, second, cap, price, 3)
             else:
                 off = p[None, :] * (ratio - 1.0)
                 second = tl.sum(off * off, axis=1)
             tl.store(sample_ptr + tried, first)
             tl.store(sample_ptr + SAMPLE + tried, second)
         meetings += 1
-        _meet(counter_ptr, meetings * programs)
+        meet(counter_ptr, meetings * programs)
         total = tl.load(sample_ptr + tl.arange(0, SAMPLE))
         spread = tl.load(sample_ptr + SAMPLE + tl.arange(0, SAMPLE))
         least, most = tl.min(tl.where(live, u, infinity)), tl.max(u)
@@ -399,9 +201,9 @@ def _search(
             # There and back: what was read last is still in the cache.
             turn = tl.where(odd == 1, mine - 1 - step, step)
             at = (own + turn * programs) * (DEPTH * LANES) + tile
-            u, p = _load(u_ptr, p_ptr, at, n, UNIFORM)
+            u, p = load(u_ptr, p_ptr, at, n, UNIFORM)
             if inside:
-                wrong += tl.sum(_wrong(u, p, at, n, UNIFORM), axis=0)
+                wrong += tl.sum(count_wrong(u, p, at, n, UNIFORM), axis=0)
                 kept = (u >= low) & (u > float("-inf"))
                 above = tl.minimum(above, tl.min(tl.where(kept, u, float("inf")), axis=0))
                 kept = u < high
@@ -417,17 +219,17 @@ def _search(
                     s_lifted = tl.exp(tl.where(r < 0.0, r, 0.0))
                     r = (u - t) * inverse + t_x
                     t_lifted = tl.exp(tl.where(r < 0.0, r, 0.0))
-            a, b = _pair(u, p, s, s_x, inverse, cap, s_lifted, 1.0, KIND, UNIFORM)
+            a, b = pair(u, p, s, s_x, inverse, cap, s_lifted, 1.0, KIND, UNIFORM)
             s_first, s_second = s_first + a, s_second + b
-            a, b = _pair(u, p, t, t_x, inverse, cap, t_lifted, factor, KIND, UNIFORM)
+            a, b = pair(u, p, t, t_x, inverse, cap, t_lifted, factor, KIND, UNIFORM)
             t_first, t_second = t_first + a, t_second + b
             if KIND == 3:
-                s_third += _squares(u, p, s, s_x, inverse, UNIFORM)
-                t_third += _squares(u, p, t, t_x, inverse, UNIFORM)
+                s_third += squares(u, p, s, s_x, inverse, UNIFORM)
+                t_third += squares(u, p, t, t_x, inverse, UNIFORM)
 
         # The sums of this program, and those of all. The programs that are still reading the sums
         # of the pass before are the reason for two places.
-        s_a, s_b, t_a, t_b, bad = _sums(
+        s_a, s_b, t_a, t_b, bad = sums(
             s_first.to(tl.float64),
             s_second.to(tl.float64),
             t_first.to(tl.float64),
@@ -448,11 +250,11 @@ def _search(
             tl.store(place + 7 * PROGRAMS, tl.sum(s_third))
             tl.store(place + 8 * PROGRAMS, tl.sum(t_third))
         meetings += 1
-        _meet(counter_ptr, meetings * programs)
+        meet(counter_ptr, meetings * programs)
         lane = tl.arange(0, PROGRAMS)
         place = sums_ptr + odd * (9 * PROGRAMS) + lane
         there = lane < programs
-        s_a, s_b, t_a, t_b, bad = _sums(
+        s_a, s_b, t_a, t_b, bad = sums(
             tl.load(place, mask=there, other=0.0),
             tl.load(place + PROGRAMS, mask=there, other=0.0),
             tl.load(place + 2 * PROGRAMS, mask=there, other=0.0),
@@ -483,8 +285,8 @@ def _search(
             if KIND == 3:
                 low = low - c * tl.maximum(2.0 * price, 1.0 / tl.sqrt(2.0 * cap))
             if KIND != 0:
-                low = _numbered(_number(low, LOWEST) - 1, LOWEST)
-            high = _numbered(_number(high, LOWEST) + 1, LOWEST)
+                low = numbered(number(low, LOWEST) - 1, LOWEST)
+            high = numbered(number(high, LOWEST) + 1, LOWEST)
         done += 1
 
         # What the sums say.
@@ -493,7 +295,7 @@ def _search(
                 tried, tried_x, a, b, d = s, s_x, s_a, s_b, s_d
             else:
                 tried, tried_x, a, b, d = t, t_x, t_a, t_b, t_d
-            total = _total(a, b, d, cap, price, KIND)
+            total = total_weight(a, b, d, cap, price, KIND)
             up = total >= 1.0
             # The step that is left to make is nothing, or nothing but rounding.
             lacks = tl.abs(1.0 - total)
@@ -509,14 +311,14 @@ def _search(
                 found, found_x, found_a, found_b, found_d = tried, tried_x, a, b, d
                 looking = looking & (not hit)
             if up:
-                better = _before(low, low_x, tried, tried_x, inverse)
+                better = before(low, low_x, tried, tried_x, inverse)
                 if better | ((low == tried) & (low_a != low_a)):
                     low, low_x, low_a, low_b, low_d = tried, tried_x, a, b, d
             else:
-                better = _before(tried, tried_x, high, high_x, inverse)
+                better = before(tried, tried_x, high, high_x, inverse)
                 if better | ((high == tried) & (high_a != high_a)):
                     high, high_x, high_a, high_b, high_d = tried, tried_x, a, b, d
-        stuck = (done >= PASSES) | (not finite) | (not _before(low, low_x, high, high_x, inverse))
+        stuck = (done >= PASSES) | (not finite) | (not before(low, low_x, high, high_x, inverse))
         if KIND == 0:
             # No row between the ends: what is left to decide is rounding.
             stuck = stuck | (lowest > highest)
@@ -535,9 +337,9 @@ def _search(
             slow = tl.where(high - low > 0.25 * width, slow + 1, 0)
             width = high - low
             middle, middle_x = 0.5 * low + 0.5 * high, zero
-            half, half_x = _halfway(low, high, LOWEST), zero
+            half, half_x = halfway(low, high, LOWEST), zero
             if KIND == 0:
-                share = _between(low_a + low_b, zero, high_a + high_b, zero, zero, 0)
+                share = between(low_a + low_b, zero, high_a + high_b, zero, zero, 0)
                 guess = low + share * width
                 if not ((low < guess) & (guess < high)):
                     guess = middle
@@ -556,24 +358,24 @@ def _search(
             else:
                 units = width * inverse + low_x - high_x
                 # Between neighbouring floats.
-                if not _within(half, half_x, low, low_x, high, high_x, inverse):
+                if not within(half, half_x, low, low_x, high, high_x, inverse):
                     half, half_x = high, high_x + 0.5 * units
-                if not _within(middle, middle_x, low, low_x, high, high_x, inverse):
+                if not within(middle, middle_x, low, low_x, high, high_x, inverse):
                     middle, middle_x = half, half_x
-                low_total = _total(low_a, low_b, low_d, cap, price, KIND)
-                high_total = _total(high_a, high_b, high_d, cap, price, KIND)
-                s, s_x = _newton(high, high_x, high_a, high_b, high_d, c, inverse, cap, price, KIND)
-                t, t_x = _newton(low, low_x, low_a, low_b, low_d, c, inverse, cap, price, KIND)
+                low_total = total_weight(low_a, low_b, low_d, cap, price, KIND)
+                high_total = total_weight(high_a, high_b, high_d, cap, price, KIND)
+                s, s_x = newton(high, high_x, high_a, high_b, high_d, c, inverse, cap, price, KIND)
+                t, t_x = newton(low, low_x, low_a, low_b, low_d, c, inverse, cap, price, KIND)
                 # First Newton's step from the end that is closer; the other is not known at first.
                 if (low_total - 1.0 < 1.0 - high_total) | (high_a != high_a):
                     s, s_x, t, t_x = t, t_x, s, s_x
-                if not _within(s, s_x, low, low_x, high, high_x, inverse):
+                if not within(s, s_x, low, low_x, high, high_x, inverse):
                     s, s_x = t, t_x
-                if not _within(s, s_x, low, low_x, high, high_x, inverse):
+                if not within(s, s_x, low, low_x, high, high_x, inverse):
                     s, s_x = half, half_x
-                share = _between(low_total, low_b, high_total, high_b, units, KIND)
-                guess, guess_x = _moved(low, low_x - share * units, c, inverse)
-                if not _within(guess, guess_x, low, low_x, high, high_x, inverse):
+                share = between(low_total, low_b, high_total, high_b, units, KIND)
+                guess, guess_x = move(low, low_x - share * units, c, inverse)
+                if not within(guess, guess_x, low, low_x, high, high_x, inverse):
                     guess, guess_x = middle, middle_x
                 if slow % 3 != 1:
                     t, t_x = guess, guess_x
@@ -587,7 +389,7 @@ def _search(
                 # No more than 64 times.
                 if done % 4 == 0:
                     t, t_x = half, half_x
-                if not _within(t, t_x, low, low_x, high, high_x, inverse):
+                if not within(t, t_x, low, low_x, high, high_x, inverse):
                     t, t_x = middle, middle_x
 
     # ---- the weights
@@ -605,7 +407,7 @@ def _search(
         mean = found_a / found_b
         if alone:
             level = 1.0 / found_b
-        elif (price > 0.0) & (found_a / price <= _inside(found_a, found_d, cap)):
+        elif (price > 0.0) & (found_a / price <= inside_ball(found_a, found_d, cap)):
             shift, level = found_x + (price - found_a) / found_b, 1.0 / price
         else:
             # Around their mean: the variance of rows that are close to each other keeps its digits.
@@ -614,7 +416,7 @@ def _search(
             for step in range(0, mine):
                 turn = tl.where(done % 2 == 1, mine - 1 - step, step)
                 at = (own + turn * programs) * (DEPTH * LANES) + tile
-                u, p = _load(u_ptr, p_ptr, at, n, UNIFORM)
+                u, p = load(u_ptr, p_ptr, at, n, UNIFORM)
                 r = (u - found) * inverse + found_x
                 kept = r > -1e-150
                 r = tl.where(kept, r - mean, 0.0)
@@ -631,7 +433,7 @@ def _search(
             tl.store(place + PROGRAMS, tl.sum(second))
             tl.store(place + 2 * PROGRAMS, tl.sum(out))
             meetings += 1
-            _meet(counter_ptr, meetings * programs)
+            meet(counter_ptr, meetings * programs)
             place = sums_ptr + 18 * PROGRAMS + tl.arange(0, PROGRAMS)
             there = tl.arange(0, PROGRAMS) < programs
             apart = tl.sum(tl.load(place, mask=there, other=0.0))
@@ -651,11 +453,11 @@ def _search(
     for step in range(0, mine):
         turn = tl.where(done % 2 == 1, mine - 1 - step, step)
         at = (own + turn * programs) * (DEPTH * LANES) + tile
-        u, p = _load(u_ptr, p_ptr, at, n, UNIFORM)
+        u, p = load(u_ptr, p_ptr, at, n, UNIFORM)
         if KIND == 0:
             ratio = tl.where(u > found, full, tl.where(u == found, level, 0.0))
         elif KIND == 1:
-            ratio = _clip((u - found) * inverse + shift, cap)
+            ratio = clip((u - found) * inverse + shift, cap)
         elif KIND == 3:
             r = (u - found) * inverse + shift
             ratio = level * tl.where(r > 0.0, r, 0.0)
@@ -677,172 +479,3 @@ def _search(
             tl.store(memory_ptr, found)
             tl.store(memory_ptr + 1, tl.where(warm, found - old, scale))
             tl.store(memory_ptr + 2, zero + done)
-
-
-# --------------------------------------------------------------------------------- without a search
-
-
-@triton.jit
-def _top(
-    u_ptr,
-    p_ptr,
-    q_ptr,
-    c_ptr,
-    sums_ptr,
-    counter_ptr,
-    n,
-    price: tl.float64,
-    VERTEX: tl.constexpr,
-    UNIFORM: tl.constexpr,
-    PRICED: tl.constexpr,
-    DEPTH: tl.constexpr,
-    LANES: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-):
-    """Without a cap: ``q ~ p exp(u / c)``, and for ``c = 0`` what is tied at the top."""
-    own = tl.program_id(0)
-    programs = tl.num_programs(0)
-    zero = tl.zeros((), tl.float64)
-    c = zero + price
-    if PRICED:
-        c = tl.load(c_ptr)
-    inverse = 1.0 / tl.where(c < 1e-300, zero + 1e-300, c)
-    tile = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    tiles = (n + DEPTH * LANES - 1) // (DEPTH * LANES)
-    mine = (tiles - own + programs - 1) // programs
-    lane = tl.arange(0, PROGRAMS)
-    there = lane < programs
-
-    wrong = tl.zeros((LANES,), tl.float64)
-    highest = wrong - float("inf")
-    for step in range(0, mine):
-        at = (own + step * programs) * (DEPTH * LANES) + tile
-        u, p = _load(u_ptr, p_ptr, at, n, UNIFORM)
-        wrong += tl.sum(_wrong(u, p, at, n, UNIFORM), axis=0)
-        highest = tl.maximum(highest, tl.max(u, axis=0))
-    tl.store(sums_ptr + own, tl.sum(wrong))
-    tl.store(sums_ptr + PROGRAMS + own, tl.max(highest))
-    _meet(counter_ptr, programs)
-    finite = tl.sum(tl.load(sums_ptr + lane, mask=there, other=0.0)) == 0.0
-    top = tl.max(tl.load(sums_ptr + PROGRAMS + lane, mask=there, other=float("-inf")))
-
-    share = tl.zeros((LANES,), tl.float64)
-    for step in range(0, mine):
-        at = (own + (mine - 1 - step) * programs) * (DEPTH * LANES) + tile
-        u, p = _load(u_ptr, p_ptr, at, n, UNIFORM)
-        if VERTEX:
-            lifted = tl.where(u == top, 1.0 + zero, zero)
-        else:
-            lifted = tl.exp((u - top) * inverse)
-        if not UNIFORM:
-            lifted = p * lifted
-        share += tl.sum(lifted, axis=0)
-    tl.store(sums_ptr + 2 * PROGRAMS + own, tl.sum(share))
-    _meet(counter_ptr, 2 * programs)
-    total = tl.sum(tl.load(sums_ptr + 2 * PROGRAMS + lane, mask=there, other=0.0))
-    total = tl.where(finite, 1.0 / total, float("nan"))
-
-    for step in range(0, mine):
-        at = (own + step * programs) * (DEPTH * LANES) + tile
-        u, p = _load(u_ptr, p_ptr, at, n, UNIFORM)
-        if VERTEX:
-            lifted = tl.where(u == top, 1.0 + zero, zero)
-        else:
-            lifted = tl.exp((u - top) * inverse)
-        if not UNIFORM:
-            lifted = p * lifted
-        # NaN, where it is, also for rows at 0.
-        tl.store(q_ptr + at, tl.where(lifted > 0.0, lifted, 0.0) * total, mask=at < n)
-
-
-# ----------------------------------------------------------------------------------------- launches
-
-
-def _most_programs(device: torch.device) -> int:
-    """As many as can be on the device at the same time."""
-    if device.type != "cuda":  # the interpreter runs one after another
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count * _RESIDENT
-
-
-def _room(size: int, device: torch.device) -> Tensor:
-    """Numbers that the programs of a launch share; their counter starts at 0."""
-    return torch.zeros(size, dtype=torch.float64, device=device)
-
-
-def _arguments(u: Tensor, p: Tensor | None, c: float | Tensor, q: Tensor) -> dict[str, Any]:
-    priced = isinstance(c, Tensor)
-    return {
-        "u_ptr": u,
-        "p_ptr": u if p is None else p,
-        "q_ptr": q,
-        "c_ptr": c if priced else u,
-        "price": 1.0 if priced else float(c),
-        "n": u.shape[0],
-        "UNIFORM": p is None,
-        "PRICED": priced,
-        "DEPTH": _DEPTH,
-        "LANES": _LANES,
-        "num_warps": _WARPS,
-        "maxnreg": _REGISTERS,
-        "launch_cooperative_grid": True,
-    }
-
-
-def search(
-    kind: int,
-    u: Tensor,
-    p: Tensor | None,
-    c: float | Tensor,
-    bound: float,
-    q: Tensor,
-    memory: Tensor | None,
-) -> None:
-    """Write the weights into `q`; see `drago.torch_engine._search.weights`."""
-    with torch.cuda.device_of(u) if u.is_cuda else contextlib.nullcontext():
-        _launch(kind, u, p, c, bound, q, memory)
-
-
-def _launch(
-    kind: int,
-    u: Tensor,
-    p: Tensor | None,
-    c: float | Tensor,
-    bound: float,
-    q: Tensor,
-    memory: Tensor | None,
-) -> None:
-    most = _most_programs(u.device)
-    programs = min(most, triton.cdiv(u.shape[0], _DEPTH * _LANES))
-    padded = max(2, triton.next_power_of_2(most))
-    sample = _MANY if programs >= 32 else _FEW
-    room = _room(21 * padded + 2 * sample + 1, u.device)
-    settings = _arguments(u, p, c, q)
-    if math.isinf(bound) and kind in (VERTEX, KL):
-        _top[(programs,)](
-            sums_ptr=room,
-            counter_ptr=room[-1:].view(torch.int32),
-            VERTEX=kind == VERTEX,
-            PROGRAMS=padded,
-            **settings,
-        )
-        return
-    _search[(programs,)](
-        memory_ptr=u if memory is None else memory,
-        sums_ptr=room,
-        sample_ptr=room[21 * padded :],
-        counter_ptr=room[-1:].view(torch.int32),
-        cap=bound,
-        KIND=kind,
-        REMEMBERS=memory is not None,
-        FREE=kind == BALL and not isinstance(c, Tensor) and c == 0,
-        PROGRAMS=padded,
-        SAMPLE=sample,
-        AT_ONCE=_TABLE // sample,
-        PASSES=_PASSES,
-        CLOSE=_CLOSE,
-        STEEP=_STEEP,
-        LOWEST=_LOWEST,
-        FUSED=u.is_cuda,
-        **settings,
-    )

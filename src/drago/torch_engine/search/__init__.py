@@ -19,8 +19,8 @@ exact, so the weights are right also where ``c`` is far below the rounding of th
 search is over when the weights sum to 1 up to rounding; what is missing is shared by the rows
 between the bounds.
 
-On CUDA devices one kernel does it all (`drago.torch_engine._search_triton`), without a look at a
-value. On processors (`drago.torch_engine._search_arrays`) looks cost nothing, and rows whose place
+On CUDA devices one kernel does it all (`drago.torch_engine.search.launch`), without a look at a
+value. On processors (`drago.torch_engine.search.arrays`) looks cost nothing, and rows whose place
 is settled are left behind.
 """
 
@@ -34,9 +34,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from drago.torch_engine import _search_arrays
+from drago.torch_engine.search import arrays
 
-VERTEX, CHI2, KL, BALL = _search_arrays.VERTEX, _search_arrays.CHI2, _search_arrays.KL, 3
+VERTEX, CHI2, KL, BALL = arrays.VERTEX, arrays.CHI2, arrays.KL, arrays.BALL
 # From how many rows on this is faster than the sums of `drago.torch_engine._thresholds`.
 _LEAST_ROWS = {"cpu": 1 << 12, "cuda": 1 << 11}
 
@@ -45,10 +45,10 @@ _LEAST_ROWS = {"cpu": 1 << 12, "cuda": 1 << 11}
 def _kernels() -> ModuleType | None:
     """The module of the CUDA kernels, None where Triton is missing or too old."""
     try:
-        from drago.torch_engine import _search_triton
+        from drago.torch_engine.search import launch
     except Exception:
         return None
-    return _search_triton
+    return launch
 
 
 _broken: set[torch.device] = set()
@@ -118,7 +118,7 @@ def weights(
         if u.device.type == "cpu":
             start = None if memory is None else (float(memory[0]), float(memory[1]))
             shares = None if p is None else p.detach().numpy()
-            found = _search_arrays.search(kind, u.detach().numpy(), shares, float(c), bound, start)
+            found = arrays.search(kind, u.detach().numpy(), shares, float(c), bound, start)
             q.copy_(torch.from_numpy(found.q))
             if memory is not None:
                 memory[0], memory[1], memory[2] = found.threshold, found.moved, found.passes
