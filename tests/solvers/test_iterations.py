@@ -1,6 +1,7 @@
 """DRAGO's iterations against literal transcriptions of the paper, same blocks drawn."""
 
 import copy
+import itertools
 
 import cvxpy as cp
 import numpy as np
@@ -15,12 +16,13 @@ from cases import nominal
 from drago.metric import Metric, make_metric
 from drago.solvers.blocks import Blocks
 from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
-from drago.solvers.steps import LaggedSteps, Steps, UnregularisedSteps
+from drago.solvers.steps import LaggedSteps, SecantSteps, Steps, UnregularisedSteps
 
 SETS = {
     "cvar": drago.CVaR(0.4),
     "extremile": drago.Extremile(2.0),
     "chi2_ball": drago.Chi2Ball(0.5),
+    "mean": drago.CVaR(1.0),
 }
 LOSSES = ("squared", "logistic", "multinomial")
 PAIRS = [
@@ -367,7 +369,7 @@ def test_the_exact_gradient_is_exact():
             ev = it.problem.evaluate(it.w, it.b)
             exact = X.T @ (it.blocks.scatter(it.q)[:, None] * ev.dlosses)
             after = copy.deepcopy(it)
-            after.t += 1
+            after._exact_gradient()
             grad, _ = after._primal_gradient(0, 1.0)
             np.testing.assert_allclose(grad, exact, rtol=0, atol=1e-13)
 
@@ -553,3 +555,43 @@ def test_a_point_inside_is_its_own_projection(constraint):
     metric, weights = metric_of(5, 30.0, True, rng)
     target = constraint.project(0.05 * rng.standard_normal((5, 2)))
     assert (metric.project(constraint, target, weights) == target).all()
+
+
+# ------------------------------------------------------------- steps after the curvature met
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full"])
+def test_curvature_is_that_of_the_objective(intercept, metric):
+    """Of the mean squared loss it is known: that of the features, by the metric."""
+    X, y = data("squared")
+    problem = make(X + 1.0, y, "squared", "mean", fit_intercept=intercept)
+    mean = X.mean(axis=0) + 1.0 if intercept else None
+    it = begin(problem, 1, metric, SupportIterations, mean=mean)
+    it.steps = SecantSteps(0.1, 1e9, 0.9)
+    Z = np.column_stack([X + 1.0, np.ones(len(y))]) if intercept else X + 1.0
+    points = []
+    for _ in range(6):
+        points.append(np.append(it.w[:, 0], it.b) if intercept else it.w[:, 0])
+        it.step(0, 0)
+    expected = []
+    for before, after in itertools.pairwise(points):
+        moved = after - before
+        size = moved[:4] @ matrix(it.metric) @ moved[:4]
+        if intercept:
+            size += it.metric.intercept * (moved[4] + mean @ moved[:4]) ** 2
+        expected.append(np.mean((Z @ moved) ** 2) / size)
+    assert it.steps.curvatures == pytest.approx(expected[-3:], rel=1e-6)
+    assert it.steps.alpha == pytest.approx(0.9 / max(expected[-3:]), rel=1e-6)
+
+
+def test_steps_are_as_long_as_the_largest_curvature_allows():
+    steps = SecantSteps(0.5, 1.5, 1.2)
+    for curvature, alpha in [(2.0, 0.6), (0.1, 0.6), (-3.0, 0.6), (0.1, 1.5), (4.0, 0.3)]:
+        steps.learn(curvature)
+        assert steps.alpha == pytest.approx(alpha)
+    assert steps(3, 1, 0.1) == Steps(0.3, 0.3, True)(3, 1, 0.1)
+    flat = SecantSteps(0.5, 1.5, 1.2)
+    flat.learn(-1.0)
+    assert flat.alpha == 0.5
+    assert flat.shorter(0.5) == Steps(0.25, 0.25, True)

@@ -262,7 +262,7 @@ VARIANTS = {
     "esrm": ({"uncertainty": drago.ESRM(2.0), "divergence": "kl"}, {}, {}),
     "spectrum": ({"uncertainty": drago.Spectrum(integral=cube)}, {}, {}),
     "simplex": ({"uncertainty": drago.Simplex(), "shift_cost": 1.0}, {}, {}),
-    "mean": ({"uncertainty": drago.CVaR(1.0)}, {}, {}),
+    "mean": ({"uncertainty": drago.CVaR(1.0)}, {"primal": "blocks"}, {}),
     "chi2 ball": ({"uncertainty": drago.Chi2Ball(0.5)}, {}, {}),
     "kl ball": ({"uncertainty": drago.KLBall(0.5)}, {}, {}),
     "grouped": ({"uncertainty": drago.Grouped(drago.CVaR(0.5))}, {}, {}),
@@ -328,7 +328,7 @@ def test_interrupted_and_resumed_is_the_same_to_the_last_bit(name, tmp_path):
 def test_across_cuts_of_the_step(tmp_path):
     """A problem on which "auto" begins with too large a step, more than once."""
     problem = make("logistic", uncertainty=drago.CVaR(0.02), shift_cost=1e-4, l2_reg=1e-5)
-    method = drago.Drago(finish="none")
+    method = drago.Drago(primal="support", block_size=120, finish="none")
     expected = quiet(problem, method, max_iter=600)
     path = tmp_path / "solve"
     cuts = set()

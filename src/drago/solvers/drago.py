@@ -27,13 +27,13 @@ from drago.solvers.iterations import (
 )
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
-from drago.solvers.steps import LaggedSteps, StepRule, Steps, UnregularisedSteps
+from drago.solvers.steps import LaggedSteps, SecantSteps, StepRule, Steps, UnregularisedSteps
 from drago.solvers.watch import WINDOW, Watch
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# Blocks under block_size="auto", for large and for small data.
+# Blocks under block_size="auto", for large data, and for small data where it is not one.
 _BLOCKS = 8
 _FEW_BLOCKS = 2
 # Step size under step_size="auto", times M: with the primal gradient from blocks (and the root of
@@ -46,6 +46,9 @@ _FRESH_STEP = 2.4
 _FRESH_FOR = 4
 _FRESH_FOR_EXACT = 2
 _LARGEST_STEP = 0.4
+# With one block and the exact gradient: the first step, times the root of the second moment, and
+# the largest step and the boldness of `SecantSteps`.
+_FIRST_STEP, _LARGEST_LEARNT, _BOLDNESS = 0.8, 1.5, 1.2
 # The exact primal gradient is worth its cost below this share of the rows, and on small data.
 _THIN = 0.4
 # By how much the step is cut for a new start, and without one when the pace is bad.
@@ -76,7 +79,8 @@ class Drago:
     step_size : float, "auto" or "theory"
         The alpha of the paper, ``a_t / a_{t-1} = 1 + alpha``. "auto" starts at
         ``min(1.2 / (M sqrt(sum q^2/p)), 0.4)`` with the first weights q (twice that with `refresh`,
-        ``0.8 / M`` with primal="support"), and is cut when the method does not converge.
+        ``0.8 / M`` with primal="support"), and is cut when the method does not converge. Where
+        small data are one block, it follows the curvature that the steps meet (`SecantSteps`).
         "theory" is the step of the paper's theorem with the constants of its lemmas::
 
             1/4 min{ 1/(32 M), mu/(24 e L kappa_Q), sqrt(mu nu)/(36 e^2 M G) }
@@ -87,7 +91,8 @@ class Drago:
     dual_step_size : float, optional
         The alpha of the dual steps, where it shall differ.
     block_size : int, "auto" or "n/d"
-        Rows a block; "n/d" is the paper's, "auto" makes 8 blocks (2 of small data).
+        Rows a block; "n/d" is the paper's. "auto" makes 8 blocks, and of small data one if
+        `step_size` is "auto" and nothing below asks for another method, otherwise two.
     metric : {"auto", "euclidean", "diagonal", "full"}
         The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
     start : {"stationary", "paper"}
@@ -195,10 +200,23 @@ class Drago:
         """The number M of blocks."""
         n = problem.n_samples
         if self.block_size == "auto":
-            return min(_FEW_BLOCKS if _is_small(problem) else _BLOCKS, n)
+            if not _is_small(problem):
+                return min(_BLOCKS, n)
+            return 1 if self._learns_its_steps(problem) else min(_FEW_BLOCKS, n)
         if self.block_size == "n/d":
             return min(n, problem.n_features)
         return -(-n // min(int(self.block_size), n))
+
+    def _learns_its_steps(self, problem: DROProblem) -> bool:
+        """Whether small data are one block, visited with `SecantSteps`.
+
+        Not on other engines: to look at each gradient is to wait for the device. Nor in a ball,
+        which bends the steps: there they shrink to nothing.
+        """
+        plain = self.step_size == "auto" and self.start == "stationary" and self.primal != "blocks"
+        plain = plain and self.dual_step_size is None
+        bent = problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None
+        return plain and not (problem.engine or bent or _unregularised(problem))
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         return _Run(self, problem, loop).run()
@@ -282,6 +300,8 @@ class _Run:
         self.blocks = self._make_blocks()
         self.watch.restore(arrays, settings["watch"])
         rule: type[StepRule] = LaggedSteps if self.settings.tables == "lagged" else Steps
+        if "boldness" in settings["state"]["steps"]:
+            rule = SecantSteps
         if _unregularised(self.problem):
             rule = UnregularisedSteps
         self.state = self._kind.restored(
@@ -340,6 +360,8 @@ class _Run:
             largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
             if self.exact:
                 largest = _EXACT_STEP / m
+            if self.exact and m == 1 and self.cut == 1.0 and settings._learns_its_steps(problem):
+                return SecantSteps(_FIRST_STEP / np.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
             alpha = self.cut * min(largest, _LARGEST_STEP)
         elif settings.step_size == "theory":
             alpha = theory_step(problem, m)
@@ -397,9 +419,9 @@ class _Run:
     def _slow_down(self) -> None:
         """Shorter steps, from where it is: the tables stay."""
         steps = self.state.steps
-        assert isinstance(steps, Steps)
+        assert isinstance(steps, (Steps, SecantSteps))
         self.cut *= _SLOWER
-        self.state.steps = Steps(_SLOWER * steps.alpha, _SLOWER * steps.dual_alpha, True)
+        self.state.steps = steps.shorter(_SLOWER)
         self.watch.estimates.clear()
 
     def _round(self) -> Evaluation | None:

@@ -30,7 +30,7 @@ from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate
 from drago.solvers.blocks import Blocks
-from drago.solvers.steps import StepRule, Steps, UnregularisedSteps
+from drago.solvers.steps import SecantSteps, StepRule, Steps, UnregularisedSteps
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -394,6 +394,10 @@ class SupportIterations(Iterations):
     large and which forces small steps, is gone. The tables ``qhat`` and ``ghat`` are not needed.
     """
 
+    # The point and the gradient of the last iteration.
+    _before: npt.NDArray[np.float64] = np.empty((2, 0, 0))
+    _ARRAYS = (*Iterations._ARRAYS, "_before")
+
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return np.empty((0, start.dlosses.shape[1]))  # there is no such table
 
@@ -414,10 +418,29 @@ class SupportIterations(Iterations):
         self.visits += size
         self.n_calls += size
 
-    def _primal_gradient(self, i: int, scale: float) -> tuple[Matrix, Vector]:
+    def step(self, i: int, j: int) -> None:
         if not self._is_fresh:
             self._exact_gradient()
+        if isinstance(self.steps, SecantSteps):
+            self._learn_from_the_last_step(self.steps)
+        super().step(i, j)
+
+    def _primal_gradient(self, i: int, scale: float) -> tuple[Matrix, Vector]:
         return self.aggregate, self.aggregate_b
+
+    def _learn_from_the_last_step(self, steps: SecantSteps) -> None:
+        d, mean = self.problem.n_features, self.mean
+        grad = self.aggregate
+        if mean is not None:
+            grad = np.vstack([grad - np.outer(mean, self.aggregate_b), self.aggregate_b])
+        now = np.stack([self._packed(), grad])
+        if self._before.size:
+            moved, change = now - self._before
+            size = float(self.metric.eigenvalues @ (self.metric.rotate(moved[:d]) ** 2).sum(axis=1))
+            size += self.metric.intercept * float((moved[d:] ** 2).sum())
+            if size > 0:
+                steps.learn(float((moved * change).sum()) / size)
+        self._before = now
 
     def _update_product(self, k: int, slopes: Matrix) -> None:
         pass

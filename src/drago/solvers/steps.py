@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 # a_{t-1}/a_t; the weights of the proximal terms: last point, each older point, dual weights.
 Weights = tuple[float, float, float, float]
 StepRule = Callable[[int, int, float], Weights]
+# Curvatures that `SecantSteps` keeps in mind.
+_REMEMBERED = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,48 @@ class Steps:
             primal *= -np.expm1((1 - t) * np.log1p(alpha))
             dual *= -np.expm1((1 - t) * np.log1p(dual_alpha))
         return 1.0 / (1.0 + min(alpha, dual_alpha)), primal - (m - 1) * c, c, dual * nu
+
+    def shorter(self, factor: float) -> Steps:
+        """The same with shorter steps."""
+        return Steps(factor * self.alpha, factor * self.dual_alpha, self.stationary)
+
+
+@dataclass
+class SecantSteps:
+    """Steps as long as the curvature met so far allows, where iterations are free of noise.
+
+    With a single block and the exact primal gradient, the change of the gradient along the last
+    step shows the curvature that the step has met, in units of the metric, what the weights add to
+    it by following the losses included. The next ``alpha`` is `boldness` by the largest of the last
+    few of these.
+
+    Parameters
+    ----------
+    alpha : float
+        The step size of the next iteration, as in `Steps`.
+    largest, boldness : float
+    curvatures : list of float
+        Those of the last steps.
+    """
+
+    alpha: float
+    largest: float
+    boldness: float
+    curvatures: list[float] = field(default_factory=list)
+
+    def __call__(self, t: int, m: int, nu: float) -> Weights:
+        return Steps(self.alpha, self.alpha, True)(t, m, nu)
+
+    def learn(self, curvature: float) -> None:
+        """A curvature that was met."""
+        self.curvatures = [*self.curvatures, curvature][-_REMEMBERED:]
+        worst = max(self.curvatures)
+        if worst > 0:
+            self.alpha = min(self.boldness / worst, self.largest)
+
+    def shorter(self, factor: float) -> Steps:
+        """Shorter steps of one length: where these did no good, the curvature says too little."""
+        return Steps(factor * self.alpha, factor * self.alpha, True)
 
 
 class UnregularisedSteps:
