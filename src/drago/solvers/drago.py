@@ -48,7 +48,7 @@ _FRESH_FOR_EXACT = 2
 _LARGEST_STEP = 0.4
 # With one block and the exact gradient: the first step, times the root of the second moment, and
 # the largest step and the boldness of `SecantSteps`.
-_FIRST_STEP, _LARGEST_LEARNT, _BOLDNESS = 0.8, 1.5, 1.2
+_FIRST_STEP, _LARGEST_LEARNT, _BOLDNESS = 0.8, 2.0, 1.1
 # The exact primal gradient is worth its cost below this share of the rows, and on small data.
 _THIN = 0.4
 # By how much the step is cut for a new start, and without one when the pace is bad.

@@ -395,8 +395,9 @@ class SupportIterations(Iterations):
     """
 
     # The point and the gradient of the last iteration.
-    _before: npt.NDArray[np.float64] = np.empty((2, 0, 0))
-    _ARRAYS = (*Iterations._ARRAYS, "_before")
+    _past_point: Matrix = np.empty((0, 0))
+    _past_slope: Matrix = np.empty((0, 0))
+    _ARRAYS = (*Iterations._ARRAYS, "_past_point", "_past_slope")
 
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return np.empty((0, start.dlosses.shape[1]))  # there is no such table
@@ -429,18 +430,19 @@ class SupportIterations(Iterations):
         return self.aggregate, self.aggregate_b
 
     def _learn_from_the_last_step(self, steps: SecantSteps) -> None:
-        d, mean = self.problem.n_features, self.mean
-        grad = self.aggregate
-        if mean is not None:
-            grad = np.vstack([grad - np.outer(mean, self.aggregate_b), self.aggregate_b])
-        now = np.stack([self._packed(), grad])
-        if self._before.size:
-            moved, change = now - self._before
-            size = float(self.metric.eigenvalues @ (self.metric.rotate(moved[:d]) ** 2).sum(axis=1))
-            size += self.metric.intercept * float((moved[d:] ** 2).sum())
+        """The change of the gradient along the last step, by the length of the step squared."""
+        d, point, slope = self.problem.n_features, self._packed(), self.aggregate
+        if self.mean is not None:
+            slope = slope - np.outer(self.mean, self.aggregate_b)
+            slope = np.vstack([slope, self.aggregate_b])
+        if self._past_point.size:
+            moved = point - self._past_point
+            turned = self.metric.rotate(moved[:d])
+            size = float(np.vdot(turned, self.metric.eigenvalues[:, None] * turned))
+            size += self.metric.intercept * float(np.vdot(moved[d:], moved[d:]))
             if size > 0:
-                steps.learn(float((moved * change).sum()) / size)
-        self._before = now
+                steps.learn(float(np.vdot(moved, slope - self._past_slope)) / size)
+        self._past_point, self._past_slope = point, slope
 
     def _update_product(self, k: int, slopes: Matrix) -> None:
         pass

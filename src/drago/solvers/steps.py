@@ -11,7 +11,7 @@ import numpy as np
 Weights = tuple[float, float, float, float]
 StepRule = Callable[[int, int, float], Weights]
 # Curvatures that `SecantSteps` keeps in mind.
-_REMEMBERED = 3
+_REMEMBERED = 4
 
 
 @dataclass(frozen=True)
