@@ -681,6 +681,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "progressive=False": {"progressive": False},
     "finish='none'": {"finish": "none"},
     "block_size='n/d'": {"block_size": "n/d"},
+    "one block": {"block_size": 10**9, "primal": "support", "refresh": False},
 }
 WITH_A_STEP: dict[str, dict[str, Any]] = {
     "step_size=...": {},
