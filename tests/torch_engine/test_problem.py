@@ -317,7 +317,7 @@ def test_statuses():
     "settings",
     [
         drago.Drago(primal="blocks", refresh=False, finish="none"),
-        drago.Drago(primal="support", progressive=False),
+        drago.Drago(primal="support", block_size=30, progressive=False),
         drago.Drago(block_size="n/d", metric="diagonal"),
         drago.Drago(step_size=0.02, block_size=16),
         drago.Drago(step_size=0.02, start="paper", metric="euclidean"),
