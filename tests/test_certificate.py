@@ -409,3 +409,18 @@ def test_multinomial_without_regularisation_is_certified_by_curvature():
         )
         result = drago.solve(problem, tol=1e-6)
         assert result.status == "optimal" and result.bound == "curvature"
+
+
+@pytest.mark.parametrize("kind", [drago.CVaR(0.2), drago.Chi2Ball(0.5), drago.KLBall(0.5)], ids=str)
+def test_data_that_can_be_fitted_exactly(kind):
+    """Losses and slopes vanish together; what is left of them is rounding, and no contradiction."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((20, 3))
+        problem = drago.DROProblem(
+            X, X @ [1.0, 2.0, 3.0], uncertainty=kind, l2_reg=1e-8, shift_cost=1.0
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = drago.solve(problem, "drago", tol=0.0, max_iter=200)
+        assert result.rel_gap <= 1e-6

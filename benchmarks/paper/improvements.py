@@ -39,7 +39,7 @@ def changes() -> list[Change]:
         Change("stationary start", "stationary", "drago-n/d", paper),
         Change("metric", "metric", "stationary", "b = n/d, stationary start, tuned step"),
         Change("automatic step", "automatic", "metric", "b = n/d, stationary start, metric"),
-        Change("exact primal gradient", "support", "blocks", "automatic step and blocks, metric"),
+        Change("exact gradient, learnt steps", "support", "blocks", "automatic blocks, metric"),
         Change("everything together", "drago-auto", "published", "nothing"),
     ]
 

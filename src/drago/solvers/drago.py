@@ -79,8 +79,10 @@ class Drago:
     step_size : float, "auto" or "theory"
         The alpha of the paper, ``a_t / a_{t-1} = 1 + alpha``. "auto" starts at
         ``min(1.2 / (M sqrt(sum q^2/p)), 0.4)`` with the first weights q (twice that with `refresh`,
-        ``0.8 / M`` with primal="support"), and is cut when the method does not converge. Where
-        small data are one block, it follows the curvature that the steps meet (`SecantSteps`).
+        ``0.8 / M`` with primal="support"), and is cut when the method does not converge. With
+        one block, as small data are, it follows the curvature that the steps meet (`SecantSteps`);
+        not so with start="paper", primal="blocks", a `dual_step_size`, an `L2Ball`, mu = 0 or
+        nu = 0, and on tensors.
         "theory" is the step of the paper's theorem with the constants of its lemmas::
 
             1/4 min{ 1/(32 M), mu/(24 e L kappa_Q), sqrt(mu nu)/(36 e^2 M G) }
@@ -91,8 +93,8 @@ class Drago:
     dual_step_size : float, optional
         The alpha of the dual steps, where it shall differ.
     block_size : int, "auto" or "n/d"
-        Rows a block; "n/d" is the paper's. "auto" makes 8 blocks, and of small data one if
-        `step_size` is "auto" and nothing below asks for another method, otherwise two.
+        Rows a block; "n/d" is the paper's. "auto" makes 8 blocks; of small data one, or two where
+        the steps cannot be learnt (see `step_size`).
     metric : {"auto", "euclidean", "diagonal", "full"}
         The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
     start : {"stationary", "paper"}
@@ -360,9 +362,12 @@ class _Run:
             largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
             if self.exact:
                 largest = _EXACT_STEP / m
-            if self.exact and m == 1 and self.cut == 1.0 and settings._learns_its_steps(problem):
-                return SecantSteps(_FIRST_STEP / np.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
-            alpha = self.cut * min(largest, _LARGEST_STEP)
+            cut = self.cut
+            if self.exact and m == 1 and settings._learns_its_steps(problem):
+                if cut == 1.0:
+                    return SecantSteps(_FIRST_STEP / np.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
+                cut = min(cut / _CUT, 1.0)  # steps of one length begin uncut
+            alpha = cut * min(largest, _LARGEST_STEP)
         elif settings.step_size == "theory":
             alpha = theory_step(problem, m)
         else:
@@ -407,6 +412,7 @@ class _Run:
             spent = self.state
             self.state = self._begin(self.problem.evaluate(*self.loop.best_point()))
             self.state.continue_count(spent)
+            del spent  # and its vectors
             self.watch = Watch(self.loop.measure)
 
     def _iterate(self) -> Iterate:

@@ -10,8 +10,11 @@ import numpy as np
 # a_{t-1}/a_t; the weights of the proximal terms: last point, each older point, dual weights.
 Weights = tuple[float, float, float, float]
 StepRule = Callable[[int, int, float], Weights]
-# Curvatures that `SecantSteps` keeps in mind.
+# Curvatures that `SecantSteps` keeps in mind, by how much a step may be longer than the last, and
+# what steps of one length are cut from.
 _REMEMBERED = 4
+_GROWTH = 2.0
+_PLAIN = 0.4
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class SecantSteps:
     With a single block and the exact primal gradient, the change of the gradient along the last
     step shows the curvature that the step has met, in units of the metric, what the weights add to
     it by following the losses included. The next ``alpha`` is `boldness` by the largest of the last
-    few of these.
+    few of these, and at most twice as long as the last one.
 
     Parameters
     ----------
@@ -76,14 +79,17 @@ class SecantSteps:
 
     def learn(self, curvature: float) -> None:
         """A curvature that was met."""
+        if not np.isfinite(curvature):
+            return
         self.curvatures = [*self.curvatures, curvature][-_REMEMBERED:]
         worst = max(self.curvatures)
         if worst > 0:
-            self.alpha = min(self.boldness / worst, self.largest)
+            self.alpha = min(self.boldness / worst, self.largest, _GROWTH * self.alpha)
 
     def shorter(self, factor: float) -> Steps:
         """Shorter steps of one length: where these did no good, the curvature says too little."""
-        return Steps(factor * self.alpha, factor * self.alpha, True)
+        alpha = factor * min(self.alpha, _PLAIN)
+        return Steps(alpha, alpha, True)
 
 
 class UnregularisedSteps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # Kinds of work that have been done once: what they need is compiled, which cannot be recorded.
 _COMPILED: set[Any] = set()
+_RECORDING = threading.Lock()
+_STREAMS: dict[torch.device, Any] = {}
 # Iterations whose blocks and step sizes are sent to the device at a time.
 _LINES = 64
 
@@ -36,6 +39,7 @@ class Rounds:
         # Without the proxy, state and rounds would keep each other until a collection.
         self.state: Any = weakref.proxy(state)
         self.graphs: dict[str, Any] = {}
+        self._has_room = True
         problem = state.problem
         # For each iteration: three blocks, whether the first is known, four step sizes.
         self._plan = state.p.new_zeros((_LINES, 8))
@@ -106,9 +110,16 @@ class Rounds:
     def _do(self, name: str, work: Callable[[], None]) -> None:
         if name in self.graphs:
             self.graphs[name].replay()
-        elif (name, self._kind) in _COMPILED:
-            self.graphs[name] = _recorded(work, self._plan.device)
-            self.graphs[name].replay()
+        elif (name, self._kind) in _COMPILED and self._has_room:
+            try:
+                self.graphs[name] = _recorded(work, self._plan.device)
+            except torch.OutOfMemoryError:
+                # Recorded work has memory of its own. Nothing has been done yet.
+                self._has_room = False
+                torch.cuda.empty_cache()
+                work()
+            else:
+                self.graphs[name].replay()
         else:
             work()
             _COMPILED.add((name, self._kind))
@@ -117,10 +128,13 @@ class Rounds:
 def _recorded(work: Callable[[], None], device: torch.device) -> Any:
     """Some work as a graph; recording itself does none of it.
 
-    Not by `torch.cuda.graph`, which collects all garbage first: that takes longer than many rounds.
+    Not by `torch.cuda.graph`, which frees all cached memory first and may collect all garbage: that
+    takes longer than many rounds. One at a time in a process, and on one stream, for what libraries
+    keep for each stream.
     """
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-    with torch.cuda.device(device):
+    graph = torch.cuda.CUDAGraph()
+    with _RECORDING, torch.cuda.device(device):
+        stream = _STREAMS.setdefault(device, torch.cuda.Stream(device))
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             # Relaxed: should a kernel be compiled for another size after all, it may be loaded.
