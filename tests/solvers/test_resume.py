@@ -745,3 +745,13 @@ if __name__ == "__main__":
         quiet(begun, "drago", max_iter=1, checkpoint=sys.argv[2])
     else:
         survive(*sys.argv[1:])
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_checkpoint_of_another_layout_is_refused(tmp_path, monkeypatch):
+    problem, path = make(), tmp_path / "solve"
+    with monkeypatch.context() as patch:
+        patch.setattr(drago.Drago, "layout", 1)
+        quiet(problem, drago.Drago(), max_iter=8, tol=0.0, checkpoint=path, checkpoint_every=0.0)
+    with pytest.raises(CheckpointError, match="belongs to another problem, solver"):
+        quiet(problem, drago.Drago(), max_iter=8, tol=0.0, checkpoint=path)

@@ -92,7 +92,9 @@ class _Run:
     def minimise(self, nu: float, accuracy: float) -> str:
         """Newton steps on P with the shift cost `nu` until one promises less than `accuracy`."""
         problem = self.problem._replace(nu=nu)
-        ev = self.ev
+        # Afresh: those of the last stage are sums of its steps, and of their roundings.
+        ev = self.ev = self.problem.evaluate(self.ev.w, self.ev.b)
+        self.passes += 0.5
         q = self.oracle.weights(ev.losses, nu)
         value = problem.primal(ev.w, ev.losses, q)
         idle = 0

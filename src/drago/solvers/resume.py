@@ -84,6 +84,7 @@ def identity(loop: Loop, method: Method) -> str:
         problem.y,
         problem.p,
         problem.groups,
+        getattr(method, "layout", 1),
         *_described(problem.loss),
         *_described(getattr(uncertainty, "given", uncertainty)),
         problem.divergence.name,
