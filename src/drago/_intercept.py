@@ -20,6 +20,8 @@ Point = tuple[float, float, float]
 _SLOPE_TOLERANCE = 1e-8
 # Intercepts of classes this near are tried as equal ones.
 _TIE = 1e-6
+# A step narrows the bracket well if this share of it is left.
+_NARROWS = 0.2
 # The same for a lower bound on the value, relative to it.
 _VALUE_TOLERANCE = 1e-15
 
@@ -76,9 +78,9 @@ def _class_shares(problem: DROProblem, k: int) -> Vector:
 def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> Vector:
     """The minimum of a convex function of one number, from points ``(b, value, slope)``.
 
-    In turn by the secant method on the slope in a bracket (Illinois), which is fast where the
-    function is smooth, and by the tangents of both ends, which is fast at a kink; where they meet
-    is also a lower bound on the value.
+    By the secant method on the slope in a bracket (Illinois), which is fast where the function is
+    smooth, or by the tangents of both ends, which is fast at a kink: one of them until it narrows
+    the bracket too little. Where the tangents meet is also a lower bound on the value.
     """
     if problem.loss.name in ("squared", "huber"):
         offsets = problem.y - raw[:, 0]
@@ -99,8 +101,8 @@ def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> 
     scale = max(abs(low[2]), abs(high[2]), 1e-300)
     best = min(low, high, key=_value)
     f_low, f_high = low[2], high[2]  # halved by the secant method
-    b, kept = middle, 0
-    for k in range(200):
+    b, kept, by_tangents, before = middle, 0, True, high[0] - low[0]
+    for _ in range(200):
         point = at(b)
         best = min(best, point, key=_value)
         if abs(point[2]) <= _SLOPE_TOLERANCE * scale:
@@ -117,8 +119,11 @@ def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> 
         done = best[1] - bound <= _VALUE_TOLERANCE * abs(best[1])
         if done or width <= 1e-14 * (abs(low[0]) + abs(high[0])):
             break
+        if width > _NARROWS * before:
+            by_tangents = not by_tangents
+        before = width
         secant = -f_low * width / (f_high - f_low)
-        step = low[0] + (meeting if k % 2 else secant)
+        step = low[0] + (meeting if by_tangents else secant)
         b = step if low[0] < step < high[0] else 0.5 * (low[0] + high[0])
     return np.array([best[0]])
 

@@ -59,6 +59,9 @@ def tangent_bound(
 
     With `radius`, over the ball ``||w'|| <= radius`` alone, for mu = 0 and no constraint.
     """
+    free = problem.mu == 0 and radius is None and isinstance(problem.constraint, Everything)
+    if free and g.w.any():
+        return np.inf  # a slope that nothing holds
     if not problem.fit_intercept:
         return _linear_gap(problem, ev.w, g.w, radius)
     balanced = problem.loss.balance(problem.y, ev.raw, q)

@@ -192,15 +192,23 @@ class _Search:
         self.reference = problem.reference[0]
         self.passes = 0.0
         self.tried_curvature = False
+        self.known: tuple[Vector | None, float] = (None, np.inf)  # some weights and their slack
 
     def _gradient(self, ev: Evaluation, q: Vector) -> Gradient:
         self.passes += 0.5
         return gradient(self.problem, ev, q)
 
     def run(self, q: Vector | None, predictions: int) -> None:
+        # Without a shift cost the exact weights are a corner of the set, and seldom optimal.
+        slack = np.inf if q is None else self._slack(q)
+        given_first = self.problem.nu == 0 and self._is_small(slack)
+        if q is not None and given_first:
+            self._try_all(q, self._gradient(self.ev, q))
+            if self._is_enough():
+                return
         here = self._gradient(self.ev, self.exact)
         self._try_all(self.exact, here)
-        if q is not None and not self._is_enough() and self._has_hope(self._slack(q)):
+        if q is not None and not given_first and not self._is_enough() and self._has_hope(slack):
             self._try_all(q, self._gradient(self.ev, q))
         if self._wants_more():
             self._predict(here, predictions)
@@ -220,7 +228,7 @@ class _Search:
         """Whether the target, or half the best gap, could be reached with this part of it."""
         if part <= 0.5 * self.gap:
             return True
-        return relative(part, self.primal, self.reference) <= self.target
+        return self._is_small(part)
 
     def result(self) -> Certificate:
         restricted_to = None
@@ -246,8 +254,11 @@ class _Search:
             n_passes=self.passes,
         )
 
+    def _is_small(self, gap: float) -> bool:
+        return relative(gap, self.primal, self.reference) <= self.target
+
     def _is_enough(self) -> bool:
-        return relative(self.gap, self.primal, self.reference) <= self.target
+        return self._is_small(self.gap)
 
     def _wants_more(self) -> bool:
         return not self._is_enough() and affordable_rows(self.problem, self.credit) > 0
@@ -355,7 +366,13 @@ class _Search:
             )
 
     def _slack(self, q: Vector) -> float:
-        """``L(w, exact) - L(w, q)`` as a sum of two nonnegative terms.
+        """``L(w, exact) - L(w, q)``."""
+        if self.known[0] is not q:
+            self.known = (q, self._distance(q))
+        return self.known[1]
+
+    def _distance(self, q: Vector) -> float:
+        """The slack as a sum of two nonnegative terms.
 
         ``<exact - q, l - nu grad Omega(exact)>`` is the optimality condition of the exact weights,
         the rest a Bregman divergence.

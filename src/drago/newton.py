@@ -71,12 +71,47 @@ def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) 
     """The generalised Hessian of P, class-major: ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z``."""
     if problem.nu == 0:
         return None
-    _, response = oracle.response(ev.losses, problem.nu)
+    _, response = oracle.response(ev.losses, problem.nu, q)
     if response is None:
         return None
-    index = _taking_part(q, response)
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
+    if k == 1 and response.is_one_pool:
+        H = _one_pool(problem, ev, q, response)
+    else:
+        H = _several_pools(problem, ev, q, response)
+    ridge = np.zeros((k, m))
+    ridge[:, :d] = problem.mu
+    H[np.diag_indices(k * m)] += ridge.reshape(-1)
+    return H
+
+
+def _one_pool(problem: DROProblem, ev: Evaluation, q: Vector, response: Response) -> Matrix:
+    """All but mu, where all rows that move move together: the square of one matrix."""
+    slopes = ev.dlosses[:, 0]
+    moving = np.where(response.pool >= 0, response.rate * slopes, 0.0)
+    weight = q * problem.loss.second(problem.y, ev.raw) + moving * slopes
+    H = problem.gram(np.flatnonzero(weight), weight)
+
+    def drop(by: Vector, mass: float) -> None:
+        """The moves have no part along this."""
+        if mass > 0:
+            along = problem.weighted_rows(by[:, None])[:, 0]
+            if problem.fit_intercept:
+                along = np.append(along, by.sum())
+            H[...] -= np.outer(along, along / mass)
+
+    drop(moving, float(response.rate[response.pool >= 0].sum()))
+    if response.direction is not None:
+        z = np.where(response.pool >= 0, response.direction, 0.0)
+        drop(moving * z, float(np.dot(response.rate, z * z)))
+    return H
+
+
+def _several_pools(problem: DROProblem, ev: Evaluation, q: Vector, response: Response) -> Matrix:
+    """The same in general."""
+    index = _taking_part(q, response)
+    k = problem.n_outputs
     F = problem.features(index)
     if isinstance(problem.loss, Multinomial):
         pi = problem.loss.probabilities(ev.raw[index])
@@ -85,12 +120,8 @@ def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) 
         second = problem.loss.second(problem.y[index], ev.raw[index])
         H = (F * (q[index] * second)[:, None]).T @ F
     # Rows of Z are class-major, as H is.
-    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * m)
-    H = H + _restrict(response, index).curvature(Z)
-    ridge = np.zeros((k, m))
-    ridge[:, :d] = problem.mu
-    H[np.diag_indices(k * m)] += ridge.reshape(-1)
-    return H
+    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * F.shape[1])
+    return H + _restrict(response, index).curvature(Z)
 
 
 # Rows that a metric is taken from: so many, so many a feature.

@@ -29,6 +29,8 @@ Matrix = npt.NDArray[np.float64]
 
 # Entries of a block of X that is converted to float64 at a time.
 _CHUNK = 1 << 18
+# Those of which a matrix stays in the cache between two operations.
+_IN_CACHE = 1 << 15
 # Share of the rows below which they are worth being picked out of a matrix that large, and how
 # many are looked at to tell.
 _FEW = 0.25
@@ -176,9 +178,7 @@ class Passes:
 
     def rows(self, index: Array) -> Matrix:
         """Some rows of X as a dense float64 array."""
-        block = self.X[index]
-        if self.is_sparse:
-            block = block.toarray()
+        block = self.X[index].toarray() if self.is_sparse else self.X.take(index, axis=0)
         return np.ascontiguousarray(block, dtype=np.float64)
 
     def gradient(self, ev: Evaluation, q: Any) -> tuple[Matrix, Vector]:
@@ -187,12 +187,23 @@ class Passes:
         return self.weighted_rows(weighted), weighted.sum(axis=0)
 
     def gram(self, index: Array, weight: Any) -> Matrix:
-        """``sum_i weight_i f_i f_i'`` over some rows, a few at a time: no copy of all of them."""
-        m = self.n_features + int(self.fit_intercept)
-        out, step = np.zeros((m, m)), max(1, _CHUNK // m)
+        """``sum_i weight_i f_i f_i'`` over some rows, as many at a time as stay in the cache.
+
+        The weights are not negative: with their roots it is the square of one matrix.
+        """
+        d = self.n_features
+        m = d + int(self.fit_intercept)
+        out, step = np.zeros((m, m)), max(64, _IN_CACHE // m)
         for k in range(0, index.size, step):
-            F = self.features(index[k : k + step])
-            out += (F * weight[index[k : k + step], None]).T @ F
+            part = index[k : k + step]
+            root = np.sqrt(weight[part])
+            rows = self.rows(part)
+            rows *= root[:, None]
+            out[:d, :d] += rows.T @ rows
+            if self.fit_intercept:
+                out[d, :d] += root @ rows
+                out[d, d] += root @ root
+        out[:d, d:] = out[d:, :d].T
         return out
 
     def features(self, index: Array) -> Matrix:

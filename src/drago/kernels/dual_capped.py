@@ -20,17 +20,17 @@ from drago.kernels import REDUCE, jit
 # before the working set is sorted.
 PATIENCE = 12
 SUBSAMPLE = 2048
+# Rows that a selection looks at first, at least.
+SAMPLE = 512
 
 
 @jit()
-def upper_quantile(u, p, mass):
-    """The largest value ``m`` of ``u`` with ``p(u >= m) >= mass``; linear time on average.
+def _select(a, w, above, mass):
+    """The largest value ``m`` of ``a`` with ``above + w(a >= m) >= mass``; both are overwritten.
 
     Quickselect by mass with three-way partition: ties are one element.
     """
-    a, w = u.copy(), p.copy()
     lo, hi = 0, a.shape[0]
-    above = 0.0  # mass of what is known to lie above the answer
     while hi - lo > 1:
         x, y, z = a[lo], a[(lo + hi) // 2], a[hi - 1]
         pivot = max(min(x, y), min(max(x, y), z))
@@ -61,6 +61,51 @@ def upper_quantile(u, p, mass):
     return a[lo]
 
 
+@jit(fastmath=REDUCE)
+def _mass_above(u, p, low, high):
+    """The mass above `high`, the mass between, and how many rows that is."""
+    above, between, size = 0.0, 0.0, 0
+    for i in range(u.shape[0]):
+        above += p[i] if u[i] > high else 0.0
+        inside = (u[i] >= low) & (u[i] <= high)
+        between += p[i] if inside else 0.0
+        size += 1 if inside else 0
+    return above, between, size
+
+
+@jit()
+def upper_quantile(u, p, mass):
+    """The largest value ``m`` of ``u`` with ``p(u >= m) >= mass``; linear time on average.
+
+    Where there are many rows, the same of some of them for a little more and a little less mass
+    is a bracket (Floyd and Rivest 1975), and what lies in it is selected from.
+    """
+    n = u.shape[0]
+    size = max(SAMPLE, int(n ** (2.0 / 3.0)))
+    if n > 4 * size:
+        stride = n // size
+        some, weight = u[::stride].copy(), p[::stride].copy()
+        total = weight.sum()
+        share = min(mass, 1.0)
+        spread = 3.0 * math.sqrt(max(share * (1.0 - share), 1.0 / size) / size)
+        low, high = -math.inf, math.inf
+        if share + spread < 1.0:
+            low = _select(some, weight, 0.0, (share + spread) * total)
+        if share - spread > 0.0:
+            high = _select(some, weight, 0.0, (share - spread) * total)
+        above, between, size = _mass_above(u, p, low, high)
+        if above < mass <= above + between:
+            a, w = np.empty(size), np.empty(size)
+            size = 0
+            for i in range(n):
+                if (u[i] >= low) & (u[i] <= high):
+                    a[size] = u[i]
+                    w[size] = p[i]
+                    size += 1
+            return _select(a, w, above, mass)
+    return _select(u.copy(), p.copy(), 0.0, mass)
+
+
 @jit()
 def capped_vertex(u, p, cap, q):
     """``c = 0``: the cap is filled from the largest loss down; ties share in proportion to p."""
@@ -73,7 +118,7 @@ def capped_vertex(u, p, cap, q):
         elif u[i] == threshold:
             tied += p[i]
     cap = min(cap, 1.0 / above) if above > 0.0 else cap
-    level = max(1.0 - cap * above, 0.0) / tied if above > 0.0 else 1.0 / tied
+    level = min(max(1.0 - cap * above, 0.0) / tied, cap) if above > 0.0 else 1.0 / tied
     for i in range(n):
         q[i] = p[i] * cap if u[i] > threshold else (p[i] * level if u[i] == threshold else 0.0)
     return threshold

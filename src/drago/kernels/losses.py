@@ -83,16 +83,21 @@ def multinomial(y, raw, losses, dlosses):
 
 
 @jit(error_model="numpy")
+def one_second(code, parameter, y, z):
+    """Second derivative of one single-output loss at the raw prediction ``z``."""
+    if code == SQUARED:
+        return 1.0
+    if code == HUBER:
+        return 1.0 if abs(z - y) <= parameter else 0.0
+    e = math.exp(-abs(z))
+    return e / ((1.0 + e) * (1.0 + e))
+
+
+@jit(error_model="numpy")
 def second_single_output(code, parameter, y, raw):
     """Second derivative of each loss at ``raw`` (n x 1)."""
     n = y.shape[0]
     out = np.empty(n)
     for i in range(n):
-        if code == SQUARED:
-            out[i] = 1.0
-        elif code == HUBER:
-            out[i] = 1.0 if abs(raw[i, 0] - y[i]) <= parameter else 0.0
-        else:
-            e = math.exp(-abs(raw[i, 0]))
-            out[i] = e / ((1.0 + e) * (1.0 + e))
+        out[i] = one_second(code, parameter, y[i], raw[i, 0])
     return out

@@ -6,6 +6,7 @@ A method moves; everything else happens here. It calls `Loop.observe` after each
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -171,6 +172,17 @@ class Loop:
         return None if self._start is None else self._start.centre
 
     @property
+    def start_error(self) -> float:
+        """How far above the optimum the start may lie: as far as is known, or expected."""
+        expected = np.inf if self._start is None else self._start.error
+        return min(max(self.best.gap, 0.0), abs(self.problem.reference[0]), expected)
+
+    def iterations_left(self, n_iter: int) -> int:
+        """How many a method may make that has made `n_iter`, up to the limit; at least one."""
+        done = n_iter + self._before[0]
+        return sys.maxsize if self.max_iter is None else max(self.max_iter - done, 1)
+
+    @property
     def measure(self) -> float:
         """What has to become small: the certified gap, or ``||grad P||^2`` without one."""
         return _measure(self.best.point[0], self.best.gap)
@@ -272,6 +284,8 @@ class Loop:
         """When the method says so, by its own estimate of the gap, or from time to time."""
         if iterate.milestone or self._seems_done(iterate):
             return True
+        if iterate.is_measured and self.problem.n_entries <= SMALL:
+            return False
         affordable = self._extra_passes + 1.0 <= _LOOKING * iterate.n_passes
         return affordable and iterate.n_iter >= self._next_look and not self.trusting
 

@@ -1,32 +1,56 @@
-"""Semismooth Newton on ``P``, with a falling shift cost: the finish where tails are thin.
+"""Semismooth Newton on ``P``, by proximal steps in the weights: for thin tails and kinks.
 
 For a small shift cost ``P`` is smooth only in name: its generalised Hessian changes with every row
-that enters or leaves the tail, and Newton steps from far away are cut to nothing. With a larger
-shift cost they are good, and ``P`` changes by at most ``(larger - nu) D(q || p)``. So the shift
-cost is raised by what the present gap allows, a few steps are made, and it is lowered again.
+that enters or leaves the tail, and Newton steps from far away are cut to nothing. So the weights
+are held near those of the stage before, ``q0``::
+
+    P_c(w) = max over q in Q of  L(w, q) - c Bregman_D(q, q0)
+
+For a moderate c that is smooth, and a few Newton steps minimise it. Unlike a larger shift cost it
+does not move the optimum, for at the optimal weights it costs nothing. The minimum's weights are
+the next ``q0``, and c falls. Each stage is a proximal step of the dual problem (the method of
+multipliers), so that a handful of them is enough.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from drago.bounds import Gradient, curvature_cost, gradient, has_curvature_bound
+from drago.bounds import curvature_cost, gradient, has_curvature_bound
+from drago.constraints import Everything
 from drago.losses import UserLoss
 from drago.newton import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
+from drago.uncertainty import DualOracle
+from drago.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
 
-# How much smaller each stage's allowance is, and the steps that a stage may take.
-_FALL = 0.1
+# The share that the first c is of what would change the objective as much as the start is wrong.
+_FIRST = 0.1
+# A stage of one step lets c fall to this, a stage of k steps to the k-th root of it.
+_FALL = 0.2
 _STEPS = 40
-# A stage is over when a step promises this share of its allowance.
-_DONE = 0.1
+# A stage is over when a step promises this share of what the move of its weights costs.
+_DONE = 0.5
+# Or no more than this share of the gap that is wanted.
+_ENOUGH = 0.1
+# Where c is this share of the shift cost it is left out, and the stage is the last.
+_LITTLE = 0.3
 _LAST_STEPS = 300
+# Steps in a row that gain nothing before a stage gives up, and stages before the method does.
+_IDLE = 5
+# Compiled steps between two looks at the clock.
+_AT_ONCE = 8
+# Steps after which the raw predictions, sums of so many, are computed afresh.
+_FRESH = 20
+# Relative rounding of the objective.
+_ROUNDING = 1e-15
 # Halvings of a step before it counts as failed, and the damping tried then.
 _HALVINGS = 30
 _DAMPINGS = (0.0, 1e-6, 1e-3, 1.0)
@@ -63,116 +87,254 @@ class Newton:
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         run = _Run(problem, loop)
-        # A loose certificate must not send it farther back than to the beginning.
-        allowance = min(max(loop.best.gap, 0.0), abs(problem.reference[0]))
-        while True:
-            spread = max(problem.divergence.value(run.q, problem.p), 1e-6)
-            nu = problem.nu + allowance / spread
-            last = problem.nu > 0 and nu <= 1.3 * problem.nu
-            why = run.minimise(problem.nu if last else nu, 0.0 if last else _DONE * allowance)
-            if last or allowance <= 1e-15 * abs(problem.reference[0]):
-                return why
-            allowance *= _FALL
+        c = run.first_c()
+        idle = 0
+        while idle < _IDLE:
+            before, last = run.level, c <= _LITTLE * problem.nu
+            steps = run.minimise(0.0 if last else c)
+            if last:
+                break
+            idle = idle + 1 if abs(run.level - before) <= _ROUNDING * abs(before) else 0
+            c *= _FALL ** (1.0 / steps)
+        return "the objective does not fall any more"
+
+
+@dataclass(frozen=True)
+class _Move:
+    """What some steps of a stage have come to."""
+
+    steps: int
+    promise: float
+    """Half of Newton's decrement at the last of them."""
+    value: float
+    """``P_c`` behind them,"""
+    level: float
+    """and ``L(w, q)``: the difference is what the move of the weights costs."""
+    is_over: bool
+    """Whether more of them are of no use to the stage."""
 
 
 class _Run:
-    """The point, its weights, and the count of what it cost."""
+    """Where the method stands, and the count of what it cost."""
 
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         self.problem, self.loop = problem, loop
-        self.n_iter, self.passes = 0, 0.5
-        self.oracle = problem.dual_oracle()
+        self.n_iter, self.n_trials, self.passes = 0, 1, 0.5
+        # Each remembers where its searches ended, for one shift cost.
+        self.oracle, self.exact = problem.dual_oracle(), problem.dual_oracle()
         self.ev = problem.evaluate(*loop.start)
-        self.q = self.oracle.weights(self.ev.losses, problem.nu)
-        self.trials = 1
-        # A start that was given may be the answer already; its gap is the first allowance.
+        self.q = self.exact.weights(self.ev.losses, problem.nu)
+        # The weights that a stage stays near to, in mirror coordinates, at first p; and
+        # D(q0) - <mirror, q0>, the part of the Bregman divergence that has no q in it.
+        self.mirror, self.base = np.zeros_like(self.q), 0.0
+        self.refreshed = 0
+        self.level = np.inf  # L(w, q) at the end of the last stage
+        self.stage_of = _CompiledStage if _CompiledStage.is_for(problem, self.oracle) else _Stage
+        # A start that was given may be the answer already; its gap decides on the first c.
         value = problem.primal(self.ev.w, self.ev.losses, self.q)
         self._observe(np.inf, value, milestone=loop.was_given_a_start)
 
-    def minimise(self, nu: float, accuracy: float) -> str:
-        """Newton steps on P with the shift cost `nu` until one promises less than `accuracy`."""
-        problem = self.problem._replace(nu=nu)
-        # Afresh: those of the last stage are sums of its steps, and of their roundings.
-        ev = self.ev = self.problem.evaluate(self.ev.w, self.ev.b)
-        self.passes += 0.5
-        q = self.oracle.weights(ev.losses, nu)
-        value = problem.primal(ev.w, ev.losses, q)
-        idle = 0
-        for _ in range(_STEPS if accuracy > 0 else _LAST_STEPS):
-            g = gradient(problem, ev, q)
-            found, promise = self._search(problem, ev, q, g, value)
-            if found is None:
-                return "no Newton step lowers the objective"
-            gained, (ev, q, value) = value - found[2], found
-            self.ev, self.q = ev, q
-            self.n_iter += 1
-            raised = (nu - self.problem.nu) * problem.divergence.value(q, problem.p)
-            self._observe(promise + raised, value + raised)
-            idle = idle + 1 if gained <= 1e-15 * abs(value) else 0
-            if promise <= accuracy or idle == 20:
-                return "the objective does not fall any more"
-        return ""
+    def first_c(self) -> float:
+        """What would change ``P`` by a share of what is to be gained, less for a good start.
 
-    def _search(
-        self, problem: DROProblem, ev: Evaluation, q: Vector, g: Gradient, value: float
-    ) -> tuple[tuple[Evaluation, Vector, float] | None, float]:
-        """A point below `value` along a Newton step, and what the step promises.
-
-        Where there is no curvature (the linear part of Huber losses along the intercept, say) the
-        step is too long for any line search: then it is damped.
+        The weights are expected to move as far as those at the start have, where their losses
+        differ, and otherwise as far as they can.
         """
-        for damping in _DAMPINGS:
-            step = newton_step(problem, ev, q, g, self.oracle, damping)
-            self.passes += 1.0 + curvature_cost(problem, int(np.count_nonzero(q)))
-            if step is None:
-                return None, 0.0
-            dw, db, draw = step
-            slope = float(np.vdot(g.w + problem.mu * ev.w, dw) + np.dot(g.b, db))
-            length = 1.0
-            for _ in range(_HALVINGS):
-                trial = self._try(problem, ev, length, dw, db, draw)
-                if trial[2] <= value + 1e-4 * length * min(slope, 0.0):
-                    return trial, -0.5 * slope
-                length *= 0.5
-        return None, 0.0
+        problem = self.problem
+        if problem.kappa_q <= 1:
+            return 0.0
+        spread, farthest = problem.distance(self.q), 1.0 / problem.smoothing(1.0)
+        gain = np.sqrt(abs(problem.reference[0]) * self.loop.start_error)
+        return float(_FIRST * gain / (spread if spread > 1e-3 * farthest else farthest))
 
-    def _try(
-        self,
-        problem: DROProblem,
-        ev: Evaluation,
-        step: float,
-        dw: npt.NDArray[np.float64],
-        db: Vector,
-        draw: npt.NDArray[np.float64],
-    ) -> tuple[Evaluation, Vector, float]:
-        w, raw = ev.w + step * dw, ev.raw + step * draw
-        b = ev.b + step * db
-        self.trials += 1
-        inside = problem.constraint.project(w)
-        try:
-            if inside is not w and (inside != w).any():
-                self.passes += 0.5
-                trial = problem.evaluate(inside, b)
-            else:
-                trial = problem.evaluate(w, b, raw)
-        except NonFiniteLossError:
-            return ev, self.q, np.inf
-        q = self.oracle.weights(trial.losses, problem.nu)
-        return trial, q, problem.primal(trial.w, trial.losses, q)
+    def minimise(self, c: float) -> int:
+        """Newton steps on ``P_c`` until one promises little; returns how many."""
+        stage = self.stage_of(self, c)
+        steps, most, idle, value = 0, _STEPS if c > 0 else _LAST_STEPS, 0, np.inf
+        while steps < most and idle < _IDLE:
+            move = stage.advance(min(most - steps, self.loop.iterations_left(self.n_iter)))
+            steps, self.n_iter = steps + move.steps, self.n_iter + move.steps
+            idle = idle + 1 if value - move.value <= _ROUNDING * abs(move.value) else 0
+            value = move.value
+            if move.steps:
+                self._observe(self._estimate(c, move), move.level)
+            if move.is_over:
+                break
+            if self.n_iter - self.refreshed >= _FRESH:
+                self.ev = self.problem.evaluate(self.ev.w, self.ev.b)
+                self.refreshed, self.passes = self.n_iter, self.passes + 0.5
+        self.level = move.level
+        self.mirror, self.base = stage.mirror()
+        return max(steps, 1)
+
+    def _estimate(self, c: float, move: _Move) -> float:
+        """The gap: what the last step promised, and ``P(w) - L(w, q)``; inf where it is large."""
+        if c == 0:
+            return move.promise
+        if not move.is_over or move.promise > self.loop.estimate_wanted:
+            return np.inf
+        q = self.exact.weights(self.ev.losses, self.problem.nu)
+        excess = self.problem.primal(self.ev.w, self.ev.losses, q) - move.level
+        return move.promise + max(excess, 0.0)
 
     def _observe(self, estimate: float, value: float, milestone: bool = False) -> None:
-        n = self.problem.n_samples
         self.loop.observe(
             Iterate(
                 w=self.ev.w,
                 b=self.ev.b,
                 n_iter=self.n_iter,
                 n_passes=self.passes,
-                n_oracle_calls=self.trials * n,
-                evaluation=self.ev,
+                n_oracle_calls=self.n_trials * self.problem.n_samples,
+                # Later ones are sums of steps, and of their roundings: not for certificates.
+                evaluation=self.ev if self.n_iter == 0 else None,
                 q=self.q,
                 gap_estimate=estimate,
                 primal_estimate=value,
                 milestone=milestone,
+                is_measured=True,
             )
         )
+
+
+class _Stage:
+    """The objective ``P_c``: that of a larger shift cost, at losses with ``c mirror(q0)`` added."""
+
+    def __init__(self, run: _Run, c: float) -> None:
+        self.run, self.c = run, c
+        self.problem = run.problem._replace(nu=run.problem.nu + c)
+        self.shift, self.constant = c * run.mirror, c * run.base
+        self.tau = np.nan  # the threshold of the weights, where the search remembers it here
+
+    def advance(self, most: int) -> _Move:
+        """One step from where the run stands."""
+        run = self.run
+        q, value = self._at(run.ev)
+        promise = self._search(q, value)
+        if promise is not None:
+            q, value = self._at(run.ev)
+        run.q = q
+        level = run.problem.primal(run.ev.w, run.ev.losses, q)
+        if promise is None:
+            return _Move(0, 0.0, value, level, is_over=True)
+        return _Move(1, promise, value, level, self._is_over(promise, level - value))
+
+    def _is_over(self, promise: float, moved: float) -> bool:
+        """The last stage, without c, goes on until the loop ends it."""
+        enough = _ENOUGH * self.run.loop.estimate_wanted
+        return self.c > 0 and promise <= max(_DONE * moved, enough)
+
+    def mirror(self) -> tuple[Vector, float]:
+        """The mirror coordinates of the present weights, and what a later stage needs with them."""
+        run = self.run
+        q, mirror = np.empty_like(run.q), np.empty_like(run.q)
+        run.oracle.solve_into(run.ev.losses + self.shift, self.problem.nu, q, mirror)
+        return mirror, self.problem.distance(q) - float(np.dot(mirror, q))
+
+    def _at(self, ev: Evaluation) -> tuple[Vector, float]:
+        """The weights and the objective at a point."""
+        shifted = ev.losses + self.shift
+        q = self.run.oracle.weights(shifted, self.problem.nu)
+        return q, self.problem.primal(ev.w, shifted, q) + self.constant
+
+    def _search(self, q: Vector, value: float) -> float | None:
+        """Take a Newton step to a lower point; what it promised, or None where there is none.
+
+        Where there is no curvature (the linear part of Huber losses along the intercept, say) the
+        step is too long for any line search: then it is damped.
+        """
+        problem, run = self.problem, self.run
+        ev = run.ev
+        g = gradient(problem, ev, q)
+        shifted = replace(ev, losses=ev.losses + self.shift)
+        for damping in _DAMPINGS:
+            step = newton_step(problem, shifted, q, g, run.oracle, damping)
+            run.passes += 1.0 + curvature_cost(problem, int(np.count_nonzero(q)))
+            if step is None:
+                return None
+            slope = float(np.vdot(g.w + problem.mu * ev.w, step[0]) + np.dot(g.b, step[1]))
+            length = 1.0
+            for _ in range(_HALVINGS):
+                trial = self._try(ev, length, *step)
+                wanted = value + 1e-4 * length * min(slope, 0.0) + _ROUNDING * abs(value)
+                if trial is not None and self._at(trial)[1] <= wanted:
+                    run.ev = trial
+                    return -0.5 * slope
+                length *= 0.5
+                if -length * slope <= 0.1 * _ROUNDING * abs(value):
+                    break
+        return None
+
+    def _try(
+        self, ev: Evaluation, step: float, dw: Matrix, db: Vector, draw: Matrix
+    ) -> Evaluation | None:
+        """The losses there; None where they are no numbers."""
+        problem = self.problem
+        w, b = ev.w + step * dw, ev.b + step * db
+        self.run.n_trials += 1
+        inside = problem.constraint.project(w)
+        try:
+            if inside is not w and (inside != w).any():
+                self.run.passes += 0.5
+                return problem.evaluate(inside, b)
+            return problem.evaluate(w, b, ev.raw + step * draw)
+        except NonFiniteLossError:
+            return None
+
+
+class _CompiledStage(_Stage):
+    """The same, compiled: for one output, dense features, and a capped simplex with chi2."""
+
+    @staticmethod
+    def is_for(problem: DROProblem, oracle: DualOracle) -> bool:
+        capped = isinstance(oracle, CappedOracle) and oracle.cap > 1
+        dense = not problem.is_sparse and problem.X.flags.c_contiguous
+        return bool(
+            capped
+            and dense
+            and problem.X.dtype == np.float64
+            and problem.divergence.name == "chi2"
+            and problem.n_outputs == 1
+            and isinstance(problem.constraint, Everything)
+        )
+
+    def advance(self, most: int) -> _Move:
+        """A few steps: so many that an interruption is not kept waiting for long."""
+        from drago.kernels.newton import capped_newton
+
+        run, problem, ev = self.run, self.problem, self.run.ev
+        assert isinstance(run.oracle, CappedOracle)
+        steps, trials, self.tau, promise, value, level, state, *there = capped_newton(
+            problem.X,
+            problem.y,
+            problem.loss.code,
+            problem.loss.parameter,
+            problem.loss.curvature,
+            problem.p,
+            run.oracle.cap,
+            problem.nu,
+            run.problem.nu,
+            self.shift,
+            self.constant,
+            problem.mu,
+            problem.fit_intercept,
+            np.array(_DAMPINGS),
+            _HALVINGS,
+            _DONE,
+            _ENOUGH * run.loop.estimate_wanted,
+            min(most, _AT_ONCE),
+            self.tau,
+            np.append(ev.w[:, 0], ev.b),
+            ev.raw[:, 0].copy(),
+        )
+        theta, raw, losses, slopes, q = there
+        run.q = q
+        run.ev = Evaluation(theta[:-1, None], theta[-1:], raw[:, None], losses, slopes[:, None])
+        run.n_trials += trials
+        run.passes += steps * (1.0 + curvature_cost(problem, int(np.count_nonzero(q))))
+        is_over = state == 2 or self._is_over(promise, level - value)
+        return _Move(steps, promise, value, level, is_over)
+
+    def mirror(self) -> tuple[Vector, float]:
+        q, p = self.run.q, self.problem.p
+        mirror = self.problem.divergence.mirror(q, p)
+        return mirror, self.problem.distance(q) - float(np.dot(mirror, q))

@@ -51,11 +51,10 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     loop._start = Start(*part.to_internal(result.coef, result.intercept))
     if inner.status is Status.OPTIMAL and inner._last is not None:
         w, b = inner._last.w, inner._last.b
-        loop._start = Start(w, b, metric=inner.metric)
+        error = inner.tol * max(part.reference[0] - inner._last.primal_estimate, 0.0)
+        metric, centre = inner.metric, None
         if hasattr(method, "metric_at"):
-            error = inner.tol * max(part.reference[0] - result.primal, 0.0)
-            found = method.metric_at(part, w, b, error)
-            if found is not None:
-                loop._start = Start(w, b, metric=found[0], centre=found[1])
+            metric, centre = method.metric_at(part, w, b, error) or (metric, centre)
+        loop._start = Start(w, b, metric=metric, centre=centre, error=error)
     nested = "".join(f" [{note}]" for note in inner._notes)
     loop._notes.append(f"started from {size} of {n} rows{nested}")

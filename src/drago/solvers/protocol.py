@@ -50,6 +50,9 @@ class Iterate:
         a certificate is due.
     milestone : bool
         The end of a stage of the method: a certificate is due in any case.
+    is_measured : bool
+        Whether the estimate is that of the gap itself: on small data, where a certificate takes as
+        long as several iterations, none is due before it is small.
     """
 
     w: Matrix
@@ -62,6 +65,7 @@ class Iterate:
     gap_estimate: float = np.inf
     primal_estimate: float = np.inf
     milestone: bool = False
+    is_measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Start:
         The metric it came with.
     centre : array of shape (n_features,), optional
         Where that metric sees the features' centre.
+    error : float
+        How far above the optimum it may be expected to lie.
     """
 
     w: Matrix
@@ -84,6 +90,7 @@ class Start:
     q: Any = None
     metric: Metric | None = None
     centre: Vector | None = None
+    error: float = np.inf
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,9 @@ class BallOracle(DualOracle):
                 self._mirror(q, mirror)
         self._effective, self._start = out
 
-    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
+    def response(
+        self, u: Vector, c: float, q: Vector | None = None
+    ) -> tuple[Vector, Response | None]:
         q = self.weights(u, c)
         effective = self._effective
         if not 0 < effective < np.inf:

@@ -40,6 +40,11 @@ class Response:
     direction: Vector | None = None
     aggregate: Any = None
 
+    @property
+    def is_one_pool(self) -> bool:
+        """Whether all rows that move are in the pool 0, and are rows, not groups."""
+        return self.aggregate is None and int(self.pool.max(initial=0)) == 0
+
     def curvature(self, Z: Matrix) -> Matrix:
         """``Z' (dq/du) Z`` for the rows ``Z``, a positive semidefinite matrix."""
         if self.aggregate is not None:
@@ -118,9 +123,14 @@ class DualOracle:
         q[:] = found
         self._mirror(q, mirror)
 
-    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
-        """The weights and their derivative; None where it is not known or does not exist."""
-        return self.weights(u, c), None
+    def response(
+        self, u: Vector, c: float, q: Vector | None = None
+    ) -> tuple[Vector, Response | None]:
+        """The weights and their derivative; None where it is not known or does not exist.
+
+        Weights `q` that are known already save the search where the derivative needs no more.
+        """
+        return self.weights(u, c) if q is None else q, None
 
     @property
     def memory(self) -> dict[str, float]:

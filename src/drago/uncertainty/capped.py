@@ -80,8 +80,10 @@ class CappedOracle(DualOracle):
             self._mirror(q, mirror)
         self._tau, self._c = tau, c
 
-    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
-        q = self.weights(u, c)
+    def response(
+        self, u: Vector, c: float, q: Vector | None = None
+    ) -> tuple[Vector, Response | None]:
+        q = self.weights(u, c) if q is None else q
         if c == 0:
             return q, None
         if self.cap <= 1:

@@ -120,7 +120,9 @@ class GroupedOracle(DualOracle):
         if mirror.size:
             mirror[:] = inner[self.groups]
 
-    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
+    def response(
+        self, u: Vector, c: float, q: Vector | None = None
+    ) -> tuple[Vector, Response | None]:
         from scipy.sparse import csr_array
 
         r, inner = self.inner.response(self._means(u), c)

@@ -243,7 +243,9 @@ class SpectralOracle(DualOracle):
             self._mirror(q, mirror)
         return order, first[:count]
 
-    def response(self, u: Vector, c: float) -> tuple[Vector, Response | None]:
+    def response(
+        self, u: Vector, c: float, q: Vector | None = None
+    ) -> tuple[Vector, Response | None]:
         u = np.ascontiguousarray(u, dtype=np.float64)
         q = np.empty_like(u)
         order, first = self._pools(u, float(c), q, EMPTY)
