@@ -132,10 +132,7 @@ def _solve(H, extra, r, L, x):
         for k in range(i + 1, m):
             value -= L[k, i] * x[k]
         x[i] = value / L[i, i]
-    for i in range(m):
-        if not math.isfinite(x[i]):
-            return False
-    return True
+    return np.isfinite(x).all()
 
 
 @jit()
