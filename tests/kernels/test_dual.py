@@ -100,16 +100,21 @@ def test_upper_quantile(rows, mass):
     np.testing.assert_array_equal(p, before[1])
 
 
-@pytest.mark.parametrize("shape", ["random", "sorted", "reversed", "organ pipe", "constant"])
+SHAPES = ["random", "sorted", "reversed", "organ pipe", "constant", "misleading"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_upper_quantile_of_many_rows(shape):
     rng = np.random.default_rng(1)
     u = np.sort(rng.normal(size=5001))
+    misleading = np.where(np.arange(5001) % (5001 // dual_capped.SAMPLE) == 0, 9.0, u)
     u = {
         "random": rng.permutation(u),
         "sorted": u,
         "reversed": u[::-1].copy(),
         "organ pipe": np.concatenate([u[::2], u[1::2][::-1]]),
         "constant": np.full(5001, 2.0),
+        "misleading": misleading,  # the rows that are looked at first are not like the others
     }[shape]
     p = rng.integers(1, 9, size=u.size).astype(float)
     order = np.argsort(-u, kind="stable")
@@ -118,6 +123,8 @@ def test_upper_quantile_of_many_rows(shape):
         mass = np.floor(share * p.sum())
         expected = u[order[np.argmax(reached >= mass)]]
         assert dual_capped.upper_quantile(u, p, mass) == expected
+        # By a power of two all sums stay exact; the masses are then those of weights.
+        assert dual_capped.upper_quantile(u, p / 2.0**15, mass / 2.0**15) == expected
 
 
 # ----------------------------------------------------------------------------- capped simplices

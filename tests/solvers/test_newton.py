@@ -10,7 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 import drago
 import reference
 from cases import kink
-from drago.solvers.newton import Newton
+from drago.solvers.base import Loop
+from drago.solvers.newton import Newton, _CompiledStage, _Run, _Stage
 
 LOSSES = {
     "squared": "squared",
@@ -129,6 +130,166 @@ def test_without_a_regularisation_or_a_shift_cost(mu, nu):
     result = solve(problem, 1e-4)
     best = drago.solve(problem, "lbfgs", tol=1e-5)
     assert abs(result.primal - best.primal) <= 1.1e-4 * (problem.reference[0] - best.primal)
+
+
+@pytest.mark.parametrize(
+    ("loss", "tail"),
+    [("squared", 0.05), ("squared", 0.3), ("huber", 0.1), ("logistic", 0.4), ("multinomial", 0.5)],
+)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_kinks_take_few_steps(loss, tail, intercept):
+    """Without a shift cost the objective has a kink wherever a row enters the tail."""
+    X, y = data(loss, n=1000)
+    problem = drago.DROProblem(
+        X,
+        y,
+        loss=drago.Huber(0.7) if loss == "huber" else loss,
+        uncertainty=drago.CVaR(tail),
+        shift_cost=0.0,
+        l2_reg=1e-3,
+        fit_intercept=intercept,
+    )
+    result = solve(problem, 1e-9)
+    assert result.primal < 0.99 * problem.reference[0]
+    assert result.n_iter <= 40
+    assert drago.certify(problem, result.coef, result.intercept, result.dual_weights).rel_gap <= (
+        1e-9
+    )
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("name", ["cvar", "simplex", "extremile", "chi2_ball", "kl_ball"])
+def test_without_a_shift_cost_equal_to_cvxpy(loss, name):
+    uncertainty, set_ = SETS[name]
+    rng = np.random.default_rng(len(loss) + len(name))
+    X = rng.standard_normal((12, 3))
+    y = target(loss, X @ rng.standard_normal(3) + rng.standard_normal(12))
+    problem = drago.DROProblem(
+        X,
+        y,
+        loss=drago.Huber(0.7) if loss == "huber" else loss,
+        uncertainty=uncertainty,
+        shift_cost=0.0,
+        l2_reg=0.05,
+    )
+    optimum, _, _ = reference.solve_problem(
+        X, y, LOSSES[loss], set_, problem.divergence.name, 0.0, 0.05, problem.p, False, None
+    )
+    result = solve(problem, 1e-8)
+    assert abs(result.primal - optimum) <= 1e-6 * max(1.0, abs(optimum))
+
+
+# ------------------------------------------------------------------------------ compiled steps
+
+
+def stages(problem, c, seed):
+    """A stage in Python and the same one compiled, near weights of the set, from a random point."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for kind in (_Stage, _CompiledStage):
+        loop = Loop(problem, 1e-12)
+        loop._enter_reference()
+        run = _Run(problem, loop)
+        rng = np.random.default_rng(seed)
+        w, b = 0.3 * rng.standard_normal((problem.n_features, 1)), np.zeros(1)
+        if problem.fit_intercept:
+            b[0] = 0.3 * rng.standard_normal()
+        run.ev = problem.evaluate(w, b)
+        near = run.exact.weights(rng.standard_normal(problem.n_samples), 0.5)
+        run.mirror = problem.divergence.mirror(near, problem.p)
+        run.base = problem.distance(near) - float(run.mirror @ near)
+        found.append((run, kind(run, c)))
+    return found
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("uncertainty", [drago.CVaR(0.1), drago.CVaR(0.6), drago.Simplex()])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(("c", "nu"), [(1.0, 0.0), (0.03, 1e-3), (0.0, 0.1)])
+def test_compiled_steps_are_those_of_python(loss, uncertainty, intercept, c, nu):
+    X, y = data(loss, n=700, d=6)
+    problem = drago.DROProblem(
+        X,
+        y,
+        loss=drago.Huber(0.7) if loss == "huber" else loss,
+        uncertainty=uncertainty,
+        shift_cost=nu,
+        l2_reg=1e-2,
+        fit_intercept=intercept,
+        sample_weight=np.random.default_rng(1).exponential(size=700) + 0.1,
+    )
+    (python, slow), (compiled, fast) = stages(problem, c, seed=3)
+    for _ in range(4):
+        one, other = slow.advance(1), fast.advance(1)
+        assert one.steps == other.steps and one.is_over == other.is_over
+        for ours, theirs in zip(
+            (compiled.ev.w, compiled.ev.b, compiled.ev.raw, compiled.ev.losses, compiled.q),
+            (python.ev.w, python.ev.b, python.ev.raw, python.ev.losses, python.q),
+        ):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9 * abs(theirs).max())
+        assert other.value == pytest.approx(one.value, rel=1e-10, abs=1e-12)
+        assert other.level == pytest.approx(one.level, rel=1e-10, abs=1e-12)
+        assert other.promise == pytest.approx(one.promise, rel=1e-5, abs=1e-12)
+        if one.is_over:
+            break
+    for ours, theirs in zip(fast.mirror(), slow.mirror()):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-7)
+
+
+def test_the_stage_is_a_proximal_step():
+    """``P_c(w) = max over q of L(w, q) - c Bregman(q, q0)``, from its definition."""
+    X, y = data(n=50, d=3)
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.3), shift_cost=0.01)
+    for kind in range(2):
+        run, stage = stages(problem, 0.2, seed=1)[kind]
+        move = stage.advance(1)
+        q0, q, p = run.mirror * problem.p, run.q, problem.p
+        bregman = 0.5 * float(((q - q0) ** 2 / p).sum())
+        level = problem.primal(run.ev.w, run.ev.losses, q)
+        assert move.level == pytest.approx(level, rel=1e-12)
+        assert move.value == pytest.approx(level - 0.2 * bregman, rel=1e-12)
+        rng = np.random.default_rng(0)
+        for _ in range(50):  # no other weights of the set do better
+            other = run.exact.weights(rng.standard_normal(50), 0.1)
+            value = problem.primal(run.ev.w, run.ev.losses, other)
+            assert value - 0.1 * float(((other - q0) ** 2 / p).sum()) <= move.value + 1e-12
+
+
+def test_which_problems_have_compiled_steps():
+    X, y = data(n=60)
+    for kwargs, expected in (
+        ({}, True),
+        ({"uncertainty": drago.Simplex()}, True),
+        ({"uncertainty": drago.CVaR(1.0)}, False),
+        ({"uncertainty": drago.Extremile(2.0)}, False),
+        ({"divergence": "kl"}, False),
+        ({"constraint": drago.NonNegative()}, False),
+    ):
+        problem = drago.DROProblem(X, y, shift_cost=0.1, **kwargs)
+        assert _CompiledStage.is_for(problem, problem.dual_oracle()) == expected
+    for Z in (X.astype(np.float32), sp.csr_array(X), np.asfortranarray(X)):
+        problem = drago.DROProblem(Z, y, shift_cost=0.1)
+        assert not _CompiledStage.is_for(problem, problem.dual_oracle())
+
+
+def test_small_data_are_certified_once():
+    problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-4)
+    assert len(solve(problem, 1e-6).history.n_iter) <= 2
+
+
+@pytest.mark.parametrize("most", [1, 3, 9])
+def test_compiled_steps_keep_to_the_number_allowed(most):
+    problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=0.0)
+    with pytest.warns(ConvergenceWarning, match=f"max_iter={most} reached"):
+        result = drago.solve(problem, Newton(), tol=1e-12, max_iter=most)
+    assert result.n_iter == most
+
+
+def test_a_good_start_is_made_use_of():
+    problem = drago.DROProblem(*data(n=2000), uncertainty=drago.CVaR(0.1), shift_cost=0.0)
+    cold = solve(problem, 1e-8)
+    near = drago.solve(problem, Newton(), tol=1e-9, warm_start=cold.coef + 1e-6)
+    assert near.status == "optimal" and near.n_iter < cold.n_iter
 
 
 def test_the_answer_does_not_depend_on_the_seed_and_is_the_same_again():
