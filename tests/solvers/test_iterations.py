@@ -16,6 +16,7 @@ from cases import nominal
 from drago.metric import Metric, make_metric
 from drago.solvers.blocks import Blocks
 from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.one_block import OneBlockIterations
 from drago.solvers.steps import LaggedSteps, SecantSteps, Steps, UnregularisedSteps
 
 SETS = {
@@ -602,3 +603,80 @@ def test_steps_are_as_long_as_the_largest_curvature_allows():
     flat.learn(np.nan)
     assert flat.alpha == 0.5 and flat.curvatures == [-1.0]
     assert flat.shorter(0.5) == Steps(0.2, 0.2, True)
+
+
+# ------------------------------------------------------------------------- one block, compiled
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("metric", ["full", "diagonal"])
+@pytest.mark.parametrize("tail", [0.1, 0.75])
+def test_compiled_iterations_are_those_of_python(loss, intercept, metric, tail):
+    """In rounds of 1, 3 and 8; what is kept between rounds is the same too."""
+    rng = np.random.default_rng(5)
+    X, y = data("logistic" if loss == "logistic" else "squared", n=60)
+    problem = drago.DROProblem(
+        X,
+        y,
+        loss=drago.Huber(0.7) if loss == "huber" else loss,
+        uncertainty=drago.CVaR(tail),
+        shift_cost=0.05,
+        l2_reg=0.1,
+        fit_intercept=intercept,
+        sample_weight=rng.exponential(size=60) + 0.1,
+    )
+    assert OneBlockIterations.is_for(problem, problem.dual_oracle(), 1)
+    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if intercept else None
+    states = []
+    for kind in (SupportIterations, OneBlockIterations):
+        start = problem.evaluate(*problem.origin)
+        it = kind(problem, Blocks(problem, 1), make_metric(problem, metric, mean), mean, start)
+        it.steps = SecantSteps(0.3, 2.0, 1.1)
+        states.append(it)
+    python, compiled = states
+    for size in (1, 3, 8, 8):
+        python.round([(0, 0)] * size, False)
+        compiled.round([(0, 0)] * size, False)
+        (ours, counts), (theirs, expected) = compiled.state(), python.state()
+        assert counts["counts"] == expected["counts"]
+        assert counts["steps"]["alpha"] == pytest.approx(expected["steps"]["alpha"], rel=1e-6)
+        np.testing.assert_allclose(
+            counts["steps"]["curvatures"], expected["steps"]["curvatures"], rtol=1e-5
+        )
+        for of in (ours, theirs):
+            of["_slopes"] = of["_slopes"][0]  # the others are for a second block
+        for name, array in theirs.items():
+            assert ours[name].shape == array.shape, name
+            scale = max(float(np.abs(array).max(initial=0.0)), 1.0)
+            np.testing.assert_allclose(ours[name], array, rtol=0, atol=1e-9 * scale, err_msg=name)
+        assert compiled.estimates() == pytest.approx(python.estimates(), rel=1e-6, abs=1e-12)
+
+
+def test_which_problems_have_compiled_iterations():
+    X, y = data("squared")
+
+    def is_for(X=X, count=1, **options):
+        problem = make(X, y, **options)
+        return OneBlockIterations.is_for(problem, problem.dual_oracle(), count)
+
+    assert is_for() and is_for(X.astype(np.float32))
+    assert not is_for(count=2)
+    assert not is_for(sp.csr_array(X))
+    assert not is_for(uncertainty="extremile")
+    assert not is_for(uncertainty="mean")
+    assert not is_for(divergence="kl")
+    assert not is_for(constraint=drago.NonNegative())
+
+
+def test_steps_of_one_length_are_taken_as_before():
+    """Where the learnt ones gave up, there is nothing to learn."""
+    problem = make(*data("squared"))
+    states = []
+    for kind in (SupportIterations, OneBlockIterations):
+        start = problem.evaluate(*problem.origin)
+        it = kind(problem, Blocks(problem, 1), make_metric(problem, "full"), None, start)
+        it.steps = Steps(0.3, 0.3, True)
+        it.round([(0, 0)] * 5, False)
+        states.append(it)
+    assert (states[0].w == states[1].w).all() and (states[0].q == states[1].q).all()

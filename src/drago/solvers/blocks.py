@@ -97,6 +97,11 @@ class Blocks:
         self._raw, self._slopes = np.empty((largest, k)), np.empty((largest, k))
         self._losses = np.empty(largest)
 
+    @property
+    def whole(self) -> Matrix:
+        """The rows of a single block, copied."""
+        return self._rows[0]
+
     def _cut(self, size: int, parts: int) -> list[tuple[int, int]]:
         """The places of a block in parts of whole groups, and what is left of the last one."""
         whole = size // self._group

@@ -27,6 +27,7 @@ from drago.solvers.iterations import (
 )
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
+from drago.solvers.one_block import OneBlockIterations
 from drago.solvers.steps import LaggedSteps, SecantSteps, StepRule, Steps, UnregularisedSteps
 from drago.solvers.watch import WINDOW, Watch
 
@@ -320,6 +321,8 @@ class _Run:
         kind = "lagged" if self.settings.tables == "lagged" else "blocks"
         if self.exact:
             kind = "support"
+            if OneBlockIterations.is_for(self.problem, self.loop.oracle, self.blocks.count):
+                return OneBlockIterations
         return self.problem.engine.get(kind, _KINDS[kind])
 
     def _is_refreshing(self) -> bool:
@@ -438,12 +441,14 @@ class _Run:
         is returned, serves the certificate as well.
         """
         count = self.blocks.count
-        size = min(max((count + 1) // 2, 4), _ROUND)
+        size = min(max((count + 1) // 2, self.state.least_round), _ROUND)
         if self.refreshing:
             size = _FRESH_FOR_EXACT if self.exact else _FRESH_FOR
         if self.loop.max_iter is not None:
             size = max(min(size, self.loop.max_iter - self.state.n_iter), 1)
-        pairs = self.rng.integers(0, count, size=(size, 2)).tolist()
+        pairs = [(0, 0)] * size
+        if count > 1:
+            pairs = self.rng.integers(0, count, size=(size, 2)).tolist()
         return self.state.round(pairs, self.refreshing)
 
     def _observe(self, iterate: Iterate) -> None:

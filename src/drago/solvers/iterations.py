@@ -58,7 +58,11 @@ class Iterations:
     ----------
     steps : callable
         ``(t, M, nu) -> Weights``; may be replaced before the first step.
+    least_round : int
+        Iterations in a round, at the least.
     """
+
+    least_round = 4
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ Weights = tuple[float, float, float, float]
 StepRule = Callable[[int, int, float], Weights]
 # Curvatures that `SecantSteps` keeps in mind, by how much a step may be longer than the last, and
 # what steps of one length are cut from.
-_REMEMBERED = 4
-_GROWTH = 2.0
+REMEMBERED = 4
+GROWTH = 2.0
 _PLAIN = 0.4
 
 
@@ -81,10 +81,10 @@ class SecantSteps:
         """A curvature that was met."""
         if not np.isfinite(curvature):
             return
-        self.curvatures = [*self.curvatures, curvature][-_REMEMBERED:]
+        self.curvatures = [*self.curvatures, curvature][-REMEMBERED:]
         worst = max(self.curvatures)
         if worst > 0:
-            self.alpha = min(self.boldness / worst, self.largest, _GROWTH * self.alpha)
+            self.alpha = min(self.boldness / worst, self.largest, GROWTH * self.alpha)
 
     def shorter(self, factor: float) -> Steps:
         """Shorter steps of one length: where these did no good, the curvature says too little."""

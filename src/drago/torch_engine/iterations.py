@@ -35,6 +35,8 @@ class TensorIterations:
     The parameters and the meaning of everything are those of `drago.solvers.iterations.Iterations`.
     """
 
+    least_round = 4
+
     def __init__(
         self,
         problem: TensorProblem,

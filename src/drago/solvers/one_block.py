@@ -1,0 +1,106 @@
+"""DRAGO on small data, compiled: all rows are one block, and an iteration is a few microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from drago.constraints import Everything
+from drago.losses import UserLoss
+from drago.problem import DROProblem, Evaluation
+from drago.solvers.blocks import SMALL
+from drago.solvers.iterations import SupportIterations
+from drago.solvers.steps import GROWTH, REMEMBERED, SecantSteps
+from drago.uncertainty import DualOracle
+from drago.uncertainty.capped import CappedOracle
+
+
+class OneBlockIterations(SupportIterations):
+    """The same iterations, several in one call where `SecantSteps` choose their length."""
+
+    # A look at the estimates takes longer than these iterations.
+    least_round = 8
+
+    @staticmethod
+    def is_for(problem: DROProblem, oracle: DualOracle, count: int) -> bool:
+        """Whether there is compiled code for a problem in `count` blocks."""
+        return (
+            count == 1
+            and not (problem.engine or problem.is_sparse)
+            and problem.n_entries <= SMALL
+            and problem.n_outputs == 1
+            and not isinstance(problem.loss, UserLoss)
+            and isinstance(problem.constraint, Everything)
+            and problem.divergence.name == "chi2"
+            and isinstance(oracle, CappedOracle)
+            and oracle.cap > 1
+        )
+
+    def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
+        if refresh or not isinstance(self.steps, SecantSteps):
+            return super().round(pairs, refresh)
+        self._several(len(pairs), self.steps)
+        return None
+
+    def _several(self, count: int, steps: SecantSteps) -> None:
+        from drago.kernels.one_block import one_block_steps
+
+        problem, metric, oracle = self.problem, self.metric, self.oracle
+        assert isinstance(oracle, CappedOracle)
+        n, d = problem.n_samples, problem.n_features
+        intercept, has_past = self.mean is not None, bool(self._past_point.size)
+        curvatures = np.full(REMEMBERED, np.nan)
+        if steps.curvatures:
+            curvatures[-len(steps.curvatures) :] = steps.curvatures
+        past = np.zeros((2, d + 1))
+        if has_past:
+            rows = self._past_point.shape[0]
+            past[:, :rows] = self._past_point[:, 0], self._past_slope[:, 0]
+        w, gradient = self.w[:, 0].copy(), self.aggregate[:, 0].copy()
+        slopes = self._slopes[0, :n, 0]
+        b, gradient_b, alpha, oracle._tau, oracle._c = one_block_steps(
+            self.blocks.whole,
+            self.blocks.y,
+            problem.loss.code,
+            problem.loss.parameter,
+            self.p,
+            oracle.cap,
+            problem.nu,
+            problem.mu,
+            np.zeros(d) if self.mean is None else self.mean,
+            metric.eigenvalues,
+            np.empty((0, 0)) if metric.basis is None else np.ascontiguousarray(metric.basis),
+            metric.intercept,
+            intercept,
+            count,
+            self._is_fresh,
+            steps.alpha,
+            steps.largest,
+            steps.boldness,
+            GROWTH,
+            curvatures,
+            past[0],
+            past[1],
+            has_past,
+            oracle._tau,
+            oracle._c,
+            w,
+            float(self.b[0]),
+            self.loss_table,
+            slopes,
+            self.q,
+            gradient,
+            float(self.aggregate_b[0]),
+        )
+        steps.alpha, steps.curvatures = alpha, curvatures[np.isfinite(curvatures)].tolist()
+        self.w, self.b = w[:, None], np.array([b])
+        self.aggregate, self.aggregate_b = gradient[:, None], np.array([gradient_b])
+        self._past_point, self._past_slope = (x[: d + intercept, None] for x in past)
+        self._mean_w, self._mean_b = self.w, self.b
+        self._ring[0] = self._ring_sum = self._packed()
+        self.t += count
+        self.visits += 2 * n * count
+        self.n_calls += n * count
+        self._last_k = self._last_j = 0
+        self._is_fresh = False
