@@ -157,6 +157,9 @@ def _chi2_newton(u, p, c, cap, ref):
             return ref, delta, abs(excess) <= 1e-6, free, capped, moment
         if free <= 0.0:
             break
+        if abs(excess) <= 1e-14:
+            # A start that is right up to rounding: steps from it would be noise.
+            return ref, delta, True, free, capped, moment
         last_free, last_capped = free, capped
         if excess > 0.0:
             lo = max(lo, ref + delta)
@@ -288,8 +291,8 @@ def capped_chi2(u, p, c, cap, tau, q):
         return capped_vertex(u, p, cap, q)
     done = False
     ref, delta, free, capped, moment = tau, 0.0, 0.0, 0.0, 0.0
-    if math.isnan(tau) and n > 4 * SUBSAMPLE:
-        stride = n // SUBSAMPLE
+    if math.isnan(tau) and n > 4 * SAMPLE:
+        stride = n // max(SAMPLE, min(n // 16, SUBSAMPLE))
         w = p[::stride].copy()
         w /= w.sum()
         ref, delta = _chi2_exact(u[::stride].copy(), w, c, cap)

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from drago._validation import check_integer, check_number, check_option, shown
-from drago.bounds import order
-from drago.losses import Huber, Squared, UserLoss
+from drago.bounds import curvature_cost, order
+from drago.losses import Huber, Logistic, Squared, UserLoss
 from drago.metric import make_metric
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
 from drago.solvers.base import Loop, Method, Start, State
 from drago.solvers.baselines import LSVRG, SGD, Prospect
+from drago.solvers.blocks import SMALL
 from drago.solvers.drago import Drago
 from drago.solvers.full_batch import AGOG, GradientDescent
 from drago.solvers.lbfgs import LBFGS
@@ -35,10 +36,15 @@ _BY_NAME: dict[str, Any] = {
 # What runs on tensors.
 _ON_DEVICES = (Drago.name, LBFGS.name)
 
-# The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where the
-# tail holds about as many rows as there are unknowns, and these are few.
-_THIN = (0.4, 2.0)
+# The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where they are
+# compiled and the unknowns few: on small data, and at kinks if the Hessian of the tail costs no
+# more than so many passes. Where they are not, if the tail holds about as many rows as there are
+# unknowns.
 _FEW_UNKNOWNS = 250
+_CHEAP_TAIL = 1.5
+_THIN = (0.4, 2.0)
+# Or in balls on tiny data with the logistic loss, whose curvature changes on the way.
+_TINY = 1 << 15
 # A metric is of no use where its greatest and least curvature differ by no more than this; looked
 # for on data where a look costs little.
 _WELL_CONDITIONED = 5.0
@@ -54,8 +60,12 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     """What "auto" takes for a problem, what goes on where that stalls, and why.
 
     1. In an `L2Ball`, DRAGO.
-    2. With one output, dense features, at most 250 unknowns, and between 0.4 and 2 times as many
-       rows in the tail of a `CVaR`, Newton steps: the objective has a kink wherever a row enters
+    2. With one output, dense features and at most 250 unknowns, Newton steps: for a `CVaR` with the
+       chi2 divergence (where they are compiled) on small data (2^19 entries; 2^20 without a shift
+       cost), and without a shift cost on larger ones too, if the loss is squared or Huber's and
+       the Hessian of the tail costs no more than 1.5 passes; for any divergence if the tail of a
+       `CVaR` holds 0.4 to 2 times as many rows as there are unknowns; and in balls with the
+       logistic loss on tiny data (2^15 entries). The objective has a kink wherever a row enters
        the tail.
     3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
        100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
@@ -68,9 +78,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         where = "on a device" if problem.is_linear else "for a model that is not linear"
         return _IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "
     unknowns = order(problem)
-    rows = _rows_in_tail(problem)
-    if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns and _is_for_newton(problem):
-        why = f"auto took newton, for a tail of {rows:.0f} rows and {unknowns} unknowns; "
+    if _is_for_newton(problem):
+        why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
         return Newton(), (_IN_METRIC,), why
     # Another try would call a user's loss where it may not like it.
     users = isinstance(problem.loss, UserLoss)
@@ -95,14 +104,26 @@ def _rows_in_tail(problem: DROProblem) -> float:
 
 
 def _is_for_newton(problem: DROProblem) -> bool:
-    """Whether its steps are possible and cheap."""
-    if problem.is_sparse or problem.n_outputs > 1 or order(problem) > _FEW_UNKNOWNS:
+    """Whether its steps are possible, and the fastest."""
+    unknowns, rows = order(problem), _rows_in_tail(problem)
+    if problem.is_sparse or problem.n_outputs > 1 or unknowns > _FEW_UNKNOWNS:
         return False
     try:
         Newton().check(problem)
     except ValueError:
         return False
-    return True
+    if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns:
+        return True
+    ball = problem.uncertainty.own_divergence is not None
+    if ball and isinstance(problem.loss, Logistic) and problem.n_entries <= _TINY:
+        return True
+    if not (math.isfinite(rows) and Newton.is_compiled(problem)):
+        return False
+    if problem.n_entries <= (SMALL if problem.nu > 0 else 2 * SMALL):
+        return True
+    # Logistic losses take many steps while the coefficients grow.
+    kinks = problem.nu == 0 and isinstance(problem.loss, (Squared, Huber))
+    return kinks and curvature_cost(problem, rows) <= _CHEAP_TAIL
 
 
 def _is_well_conditioned(problem: DROProblem) -> bool:

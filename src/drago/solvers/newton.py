@@ -73,6 +73,11 @@ class Newton:
             return False
         return curvature_cost(problem, problem.n_samples) <= _AFFORDABLE
 
+    @staticmethod
+    def is_compiled(problem: DROProblem) -> bool:
+        """Whether its steps are compiled for the problem."""
+        return _CompiledStage.is_for(problem, problem.dual_oracle())
+
     def check(self, problem: DROProblem) -> None:
         if problem.engine:
             raise ValueError("solver 'newton' works on arrays, but the problem is on tensors.")
