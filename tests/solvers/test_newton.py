@@ -292,6 +292,24 @@ def test_a_good_start_is_made_use_of():
     assert near.status == "optimal" and near.n_iter < cold.n_iter
 
 
+def test_separable_classes_without_a_regularisation_come_to_an_end():
+    """The losses fall to 0, and the coefficients grow, without end."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 5))
+    problem = drago.DROProblem(
+        X,
+        (X[:, 0] > 0).astype(float),
+        loss="logistic",
+        uncertainty=drago.CVaR(0.1),
+        shift_cost=0.0,
+        l2_reg=0.0,
+        fit_intercept=True,
+    )
+    with pytest.warns(ConvergenceWarning, match="no further progress"):
+        result = drago.solve(problem, Newton(), tol=1e-6)
+    assert result.primal < 1e-6 and np.isfinite(result.coef).all()
+
+
 def test_the_answer_does_not_depend_on_the_seed_and_is_the_same_again():
     problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-3)
     first, again = (drago.solve(problem, Newton(), random_state=seed) for seed in (0, 1))

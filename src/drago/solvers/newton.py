@@ -43,6 +43,8 @@ _ENOUGH = 0.1
 # Where c is this share of the shift cost it is left out, and the stage is the last.
 _LITTLE = 0.3
 _LAST_STEPS = 300
+# The smallest c, as a share of the first: where losses fall to nothing, there is no end to it.
+_LEAST = 1e-15
 # Steps in a row that gain nothing before a stage gives up, and stages before the method does.
 _IDLE = 5
 # Compiled steps between two looks at the clock.
@@ -93,8 +95,8 @@ class Newton:
     def run(self, problem: DROProblem, loop: Loop) -> str:
         run = _Run(problem, loop)
         c = run.first_c()
-        idle = 0
-        while idle < _IDLE:
+        idle, least = 0, _LEAST * c
+        while idle < _IDLE and c >= least:
             before, last = run.level, c <= _LITTLE * problem.nu
             steps = run.minimise(0.0 if last else c)
             if last:
