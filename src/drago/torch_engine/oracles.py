@@ -217,6 +217,6 @@ class BoundOracle:
         q = self.oracle.exact_weights(u, c, self.p, self.problem.groups)
         return q if out is None else out.copy_(q)
 
-    def response(self, u: Tensor, c: float) -> tuple[Tensor, None]:
+    def response(self, u: Tensor, c: float, q: Tensor | None = None) -> tuple[Tensor, None]:
         """The weights; how they respond is not computed here."""
-        return self.weights(u, c), None
+        return self.weights(u, c) if q is None else q, None
