@@ -200,15 +200,14 @@ class _Search:
 
     def run(self, q: Vector | None, predictions: int) -> None:
         # Without a shift cost the exact weights are a corner of the set, and seldom optimal.
-        slack = np.inf if q is None else self._slack(q)
-        given_first = self.problem.nu == 0 and self._is_small(slack)
-        if q is not None and given_first:
+        first = q is not None and self.problem.nu == 0 and self._is_small(self._slack(q))
+        if q is not None and first:
             self._try_all(q, self._gradient(self.ev, q))
             if self._is_enough():
                 return
         here = self._gradient(self.ev, self.exact)
         self._try_all(self.exact, here)
-        if q is not None and not given_first and not self._is_enough() and self._has_hope(slack):
+        if not (q is None or first or self._is_enough()) and self._has_hope(self._slack(q)):
             self._try_all(q, self._gradient(self.ev, q))
         if self._wants_more():
             self._predict(here, predictions)

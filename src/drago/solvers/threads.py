@@ -9,8 +9,10 @@ from typing import Any
 from drago.problem import DROProblem
 from drago.solvers.protocol import Method
 
-# Entries of X below which a second BLAS thread costs more than it gives.
+# Entries of X below which a second BLAS thread costs more than it gives, and below which BLAS
+# wakes none.
 _SMALL = 1 << 20
+_TINY = 1 << 12
 
 
 def blas_threads(problem: DROProblem, method: Method) -> Any:
@@ -18,6 +20,8 @@ def blas_threads(problem: DROProblem, method: Method) -> Any:
     if problem.engine:  # the matrices on this side are small, but for those of several outputs
         return at_most(1) if problem.n_outputs == 1 else nullcontext()
     entries = problem.n_samples * problem.n_features * problem.n_outputs
+    if max(entries, problem.n_features**2) <= _TINY:
+        return nullcontext()
     if not hasattr(method, "n_threads") and (problem.is_sparse or entries > _SMALL):
         return nullcontext()
     return at_most(1)
