@@ -21,10 +21,10 @@ from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
 from drago.metric import FLOOR, Metric, make_metric
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.result import History, Record, SolverResult, Status
+from drago.result import Record, SolverResult, Status
 from drago.solvers.best import Best
 from drago.solvers.blocks import SMALL
-from drago.solvers.messages import sentence, warn
+from drago.solvers.outcome import result_of
 from drago.solvers.progressive import start_on_a_part
 from drago.solvers.protocol import Diverged as Diverged
 from drago.solvers.protocol import Enough as Enough
@@ -427,7 +427,7 @@ class Loop:
                 why = str(error)
             if self.status in (Status.STALLED, Status.INTERRUPTED):
                 self._judge_last()
-        return self._result(method, why)
+        return result_of(self, method, why)
 
     def _run_in_turn(self, method: Method) -> str:
         """Let it run, and others go on from its best point where it gives up."""
@@ -481,43 +481,6 @@ class Loop:
             self.status = Status.OPTIMAL
         elif self._is_stationary():
             self.status = Status.STATIONARY
-
-    def _result(self, method: Method, why: str) -> SolverResult:
-        best, w, b = self.best.point
-        gap, rel_gap = self.best.gap, self.best.rel_gap
-        dual, dual_w, dual_b = self.best.bound
-        last = self._last
-        n_iter = 0 if last is None else last.n_iter
-        coef, intercept = self.problem.to_public(w, b)
-        dual_coef, dual_intercept = self.problem.to_public(dual_w, dual_b)
-        message = sentence(self, method, rel_gap, n_iter, dual, why)
-        if self.status not in (Status.OPTIMAL, Status.STATIONARY) and not self.quiet:
-            warn(message)
-        elapsed = self.elapsed
-        return SolverResult(
-            coef=coef,
-            intercept=intercept,
-            dual_weights=self.problem.to_user(dual.dual_weights),
-            primal=best.primal,
-            dual=best.primal - gap,
-            gap=gap,
-            rel_gap=rel_gap,
-            status=self.status,
-            message=message,
-            bound=dual.bound,
-            n_iter=n_iter,
-            n_passes=(0.0 if last is None else last.n_passes)
-            + self._extra_passes
-            + self._metric_passes,
-            n_oracle_calls=0 if last is None else last.n_oracle_calls,
-            time=elapsed,
-            solver_time=elapsed - self._evaluating,
-            dual_coef=dual_coef,
-            dual_intercept=dual_intercept,
-            solver=method.name,
-            stationarity=best.stationarity,
-            history=History(tuple(self._records)),
-        )
 
 
 def _measure(certificate: Certificate, gap: float) -> float:
