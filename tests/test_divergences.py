@@ -157,3 +157,17 @@ def test_divergences_by_name():
     assert drago.Chi2() != drago.KL()
     assert len({drago.Chi2(), drago.Chi2(), drago.KL()}) == 2
     assert repr(drago.KL()) == "KL()"
+
+
+def test_long_vectors_as_short_ones():
+    """Beyond some thousand rows it is summed in parts, or compiled."""
+    rng = np.random.default_rng(0)
+    p, q = (x / x.sum() for x in rng.exponential(size=(2, 30_000)))
+    q[rng.random(30_000) < 0.5] = 0.0
+    q /= q.sum()
+    for name, expected in (
+        ("chi2", 0.5 * ((q - p) ** 2 / p).sum()),
+        ("kl", (q[q > 0] * np.log(q[q > 0] / p[q > 0])).sum()),
+    ):
+        assert as_divergence(name).value(q, p) == pytest.approx(expected, rel=1e-12)
+        assert as_divergence(name).value(p, p) == pytest.approx(0.0, abs=1e-15)

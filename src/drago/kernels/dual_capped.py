@@ -280,6 +280,18 @@ def _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q):
 
 
 @jit()
+def _normalised(p):
+    """The weights of some rows, with sum 1."""
+    total = 0.0
+    for i in range(p.shape[0]):
+        total += p[i]
+    out = np.empty(p.shape[0])
+    for i in range(p.shape[0]):
+        out[i] = p[i] / total
+    return out
+
+
+@jit()
 def capped_chi2(u, p, c, cap, tau, q):
     """Exact weights with the chi2 divergence; returns ``tau`` for a warm start (NaN: cold)."""
     n = u.shape[0]
@@ -293,14 +305,14 @@ def capped_chi2(u, p, c, cap, tau, q):
     ref, delta, free, capped, moment = tau, 0.0, 0.0, 0.0, 0.0
     if math.isnan(tau) and n > 4 * SAMPLE:
         stride = n // max(SAMPLE, min(n // 16, SUBSAMPLE))
-        w = p[::stride].copy()
-        w /= w.sum()
+        w = _normalised(p[::stride])
         ref, delta = _chi2_exact(u[::stride].copy(), w, c, cap)
         ref += delta
     if not math.isnan(ref):
         ref, delta, done, free, capped, moment = _chi2_newton(u, p, c, cap, ref)
     if not done:
-        ref, delta = _chi2_exact(u, p, c, cap)
+        # A copy: the sample's weights may be written to, and one kind of array compiles once.
+        ref, delta = _chi2_exact(u, p.copy(), c, cap)
         free, capped, moment = _chi2_sums(u, p, ref, delta, c * cap)
     _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q)
     return ref + delta
@@ -378,8 +390,7 @@ def capped_kl(u, p, c, cap, tau, q, log_ratio):
     ref = tau
     if math.isnan(ref) and bounded and n > 4 * SUBSAMPLE:
         stride = n // SUBSAMPLE
-        w = p[::stride].copy()
-        w /= w.sum()
+        w = _normalised(p[::stride])
         v = u[::stride].copy()
         ref = upper_quantile(v, w, 1.0 / cap) - c * log_cap
         e = np.empty(v.shape[0])

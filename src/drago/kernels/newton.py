@@ -3,7 +3,7 @@
 The stage's objective is ``P_c(w) = max over q of <q, l(w) + shift> - c Omega(q)`` and the ridge
 (`drago.solvers.newton` says where the shift comes from). The unknowns are ``theta = (w, b)``; the
 last entry stays 0 where no intercept is fitted. The general, slower way through Python is
-`drago.newton`.
+`drago.newton`. Loops stand where NumPy has a word for it: they compile in a fraction of the time.
 """
 
 import math
@@ -52,9 +52,19 @@ def _value(y, code, parameter, p, cap, c, nu, shift, mu, theta, raw, tau, losses
     tau = capped_chi2(u, p, c, cap, tau, q)
     loss, shifted, square = _sums(losses, u, q, p)
     away = 0.5 * (square - 1.0)
-    w = theta[:-1]
-    ridge = 0.5 * mu * np.dot(w, w)
+    ridge = 0.0
+    for j in range(theta.shape[0] - 1):
+        ridge += 0.5 * mu * theta[j] * theta[j]
     return shifted - c * away + ridge, loss - nu * away + ridge, tau
+
+
+@jit()
+def _add_square(rows, square):
+    """``square += rows' rows``."""
+    part = np.dot(rows.T, rows)
+    for j in range(part.shape[0]):
+        for k in range(part.shape[1]):
+            square[j, k] += part[j, k]
 
 
 @jit(error_model="numpy")
@@ -70,7 +80,8 @@ def _system(X, y, code, parameter, p, cap, c, raw, slopes, q, intercept, H, r):
     m = H.shape[0]
     rows, size = np.empty((GATHERED, m + 2)), 0
     square, mass = np.zeros((m + 2, m + 2)), 0.0
-    r[:] = 0.0
+    for j in range(m):
+        r[j] = 0.0
     for i in range(n):
         if not q[i] > 0.0:
             continue
@@ -92,17 +103,15 @@ def _system(X, y, code, parameter, p, cap, c, raw, slopes, q, intercept, H, r):
         rows[size, m + 1] = rate * s / root
         size += 1
         if size == GATHERED:
-            square += np.dot(rows.T, rows)
+            _add_square(rows, square)
             size = 0
     if size > 0:
-        square += np.dot(rows[:size].T, rows[:size])
-    H[:] = square[:m, :m]
-    r += square[:m, m]
-    if mass > 0.0:
-        along = square[:m, m + 1]
-        for j in range(m):
-            for k in range(m):
-                H[j, k] -= along[j] * (along[k] / mass)
+        _add_square(rows[:size], square)
+    share = 1.0 / mass if mass > 0.0 else 0.0
+    for j in range(m):
+        r[j] += square[j, m]
+        for k in range(m):
+            H[j, k] = square[j, k] - square[j, m + 1] * (square[k, m + 1] * share)
 
 
 @jit(error_model="numpy")
@@ -132,7 +141,10 @@ def _solve(H, extra, r, L, x):
         for k in range(i + 1, m):
             value -= L[k, i] * x[k]
         x[i] = value / L[i, i]
-    return np.isfinite(x).all()
+    total = 0.0
+    for i in range(m):
+        total += abs(x[i])
+    return math.isfinite(total)
 
 
 @jit()
@@ -183,7 +195,9 @@ def capped_newton(
                 extra[d] += (1e-12 + damping) * curvature
             if not _solve(H, extra, r, L, x):
                 continue
-            slope = np.dot(r, x)
+            slope = 0.0
+            for j in range(m):
+                slope += r[j] * x[j]
             np.dot(X, x[:d], move)
             length = 1.0
             for _ in range(halvings):

@@ -13,25 +13,37 @@ from drago.kernels.dual_capped import capped_chi2
 from drago.kernels.losses import one_single_output
 
 
+@jit()
+def _turn(basis, v, back, out):
+    """``out = basis' v``, or ``basis v`` on the way back; a copy without a basis."""
+    d = v.shape[0]
+    for j in range(d):
+        if basis.shape[0] == 0:
+            out[j] = v[j]
+            continue
+        total = 0.0
+        for k in range(d):
+            total += (basis[j, k] if back else basis[k, j]) * v[k]
+        out[j] = total
+
+
 @jit(error_model="numpy")
-def _learn(moved, changed, eigenvalues, basis, along, curvatures, alpha, largest, boldness, growth):
+def _learn(size, product, curvatures, alpha, largest, boldness, growth):
     """The next step size, from the change of the gradient along the last step.
 
-    `curvatures` are those of the last steps, NaN where there are fewer; the oldest is dropped.
+    `size` is the square of the step's length, `product` its product with that change; `curvatures`
+    are those of the last steps, NaN where there are fewer: the oldest is dropped.
     """
-    d = eigenvalues.shape[0]
-    turned = np.dot(basis.T, moved[:d]) if basis.shape[0] else moved[:d]
-    size = along * moved[d] * moved[d]
-    for j in range(d):
-        size += eigenvalues[j] * turned[j] * turned[j]
-    if not size > 0.0:
-        return alpha
-    curvature = np.dot(moved, changed) / size
+    curvature = product / size if size > 0.0 else math.nan
     if not math.isfinite(curvature):
         return alpha
-    curvatures[:-1] = curvatures[1:]
-    curvatures[-1] = curvature
-    worst = np.nanmax(curvatures)
+    last = curvatures.shape[0] - 1
+    worst = curvature
+    for k in range(last):
+        curvatures[k] = curvatures[k + 1]
+        if curvatures[k] > worst:
+            worst = curvatures[k]
+    curvatures[last] = curvature
     return min(boldness / worst, largest, growth * alpha) if worst > 0.0 else alpha
 
 
@@ -48,38 +60,47 @@ def one_block_steps(
     Returns ``b, gradient_b, alpha, tau`` and the cost that the threshold ``tau`` belongs to.
     """
     n, d = X.shape
-    u, weighted = np.empty(n), np.empty(n)
-    point, slope, target = np.empty(d + 1), np.empty(d + 1), np.empty(d)
+    u, weighted, raw = np.empty(n), np.empty(n), np.empty(n)
+    point, slope = np.empty(d + 1), np.empty(d + 1)
+    turned, downhill = np.empty(d), np.empty(d)
     for step in range(n_steps):
         if step > 0 or not is_fresh:
             gradient_b = 0.0
             for i in range(n):
                 weighted[i] = q[i] * slopes[i]
                 gradient_b += weighted[i]
-            gradient[:] = np.dot(X.T, weighted)
-        point[:d], point[d] = w, b + np.dot(mean, w)
-        slope[:d], slope[d] = gradient, gradient_b
-        if intercept:
-            for j in range(d):
+            np.dot(X.T, weighted, gradient)
+        point[d], slope[d] = b, gradient_b if intercept else 0.0
+        for j in range(d):
+            point[j], slope[j] = w[j], gradient[j]
+            if intercept:
+                point[d] += mean[j] * w[j]
                 slope[j] -= mean[j] * gradient_b
-        else:
-            slope[d] = 0.0
         if has_past:
-            alpha = _learn(
-                point - past_point, slope - past_slope, eigenvalues, basis, along, curvatures,
-                alpha, largest, boldness, growth,
-            )  # fmt: skip
-        past_point[:], past_slope[:], has_past = point, slope, True
+            product = (point[d] - past_point[d]) * (slope[d] - past_slope[d])
+            for j in range(d):
+                turned[j] = point[j] - past_point[j]
+                product += turned[j] * (slope[j] - past_slope[j])
+            _turn(basis, turned, False, downhill)
+            size = along * (point[d] - past_point[d]) ** 2
+            for j in range(d):
+                size += eigenvalues[j] * downhill[j] * downhill[j]
+            alpha = _learn(size, product, curvatures, alpha, largest, boldness, growth)
+        for j in range(d + 1):
+            past_point[j], past_slope[j] = point[j], slope[j]
+        has_past = True
         near, s, ratio = 1.0 / alpha, nu / alpha, 1.0 / (1.0 + alpha)
-        turned = np.dot(basis.T, w) if basis.shape[0] else w.copy()
-        downhill = np.dot(basis.T, slope[:d]) if basis.shape[0] else slope[:d]
+        _turn(basis, w, False, turned)
+        _turn(basis, slope[:d], False, downhill)
         for j in range(d):
             h = eigenvalues[j]
-            target[j] = (h * near * turned[j] - downhill[j]) / (mu + near * h)
-        w[:] = np.dot(basis, target) if basis.shape[0] else target
+            turned[j] = (h * near * turned[j] - downhill[j]) / (mu + near * h)
+        _turn(basis, turned, True, w)
         if intercept:
-            b = point[d] - alpha * gradient_b / along - np.dot(mean, w)
-        raw = np.dot(X, w)
+            b = point[d] - alpha * gradient_b / along
+            for j in range(d):
+                b -= mean[j] * w[j]
+        np.dot(X, w, raw)
         for i in range(n):
             before = losses[i]
             losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i] + b)

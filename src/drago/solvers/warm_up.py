@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from drago.certificate import judge
+from drago.divergences import LONG
 from drago.passes import LARGE
 from drago.problem import DROProblem
 from drago.solvers.protocol import Method
@@ -30,6 +31,7 @@ def compile_for(problem: DROProblem, method: Method) -> None:
         problem.X.indices.dtype if problem.is_sparse else None,
         problem.nu > 0,
         picks_rows,
+        problem.n_samples > LONG,
     )
     if key in _COMPILED:
         return
@@ -40,4 +42,8 @@ def compile_for(problem: DROProblem, method: Method) -> None:
         from drago.kernels.rows import accumulate
 
         accumulate(few.X, np.arange(1), np.ones(few.n_samples), np.zeros(few.n_features))
+    if problem.n_samples > LONG and problem.divergence.name == "chi2":
+        from drago.kernels.divergences import chi2
+
+        chi2(np.ones(few.n_samples), few.p)
     _COMPILED.add(key)
