@@ -105,7 +105,7 @@ class Loop:
         self._evaluating = 0.0
         self._checkpoints = checkpoints
         self._best: Best | None = None
-        self._start = start
+        self._start, self._given = start, start is not None
         self.metric: Metric | None = None  # the one in use, for whoever goes on
         self._others, self.why = others, why
         self._notes: list[str] = []
@@ -129,7 +129,7 @@ class Loop:
         if not self.problem.constraint.contains(iterate.w):
             inside = self.problem.constraint.project(iterate.w)
             iterate = replace(iterate, w=inside, evaluation=None)
-        if self._last is None and self._start is not None:
+        if self._last is None and self._given:
             self._enter_start(iterate)
         self._last = iterate
         if self.trusting and self._seems_done(iterate):
