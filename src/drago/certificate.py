@@ -224,8 +224,11 @@ class _Search:
             self._try_curvature(q, g, tried)
 
     def _has_hope(self, part: float) -> bool:
-        """Whether the target, or half the best gap, could be reached with this part of it."""
-        if part <= 0.5 * self.gap:
+        """Whether the target, or half the best gap, could be reached with this part of it.
+
+        Without a target anything better will do.
+        """
+        if part <= (0.5 if self.target > 0 else 1.0) * self.gap:
             return True
         return self._is_small(part)
 

@@ -31,8 +31,8 @@ def newton_step(
     """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
 
     ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
-    times its diagonal added. None where the weights' response is not known or the constraint
-    is no box.
+    times its diagonal added, and times what its diagonal could be. None where the weights' response
+    is not known or the constraint is no box.
     """
     box = problem.constraint.bounds(ev.w.shape)
     H = None if box is None else hessian(problem, ev, q, oracle)
@@ -50,9 +50,13 @@ def newton_step(
     free &= ~held.reshape(-1)
     step = np.zeros(k * m)
     reduced = H[np.ix_(free, free)]
-    # Where the rows of weight have no curvature along an intercept, a little must do.
+    # Where the rows of weight have no curvature along an intercept, a little must do; with damping,
+    # what curvature they could have.
     little = np.zeros((k, m))
     little[:, d:] = (1e-12 + damping) * problem.loss.curvature
+    if damping > 0:
+        index = np.flatnonzero(q)
+        little[:, :d] = damping * problem.loss.curvature * (q[index] @ problem.rows(index) ** 2)
     extra = (1e-13 + damping) * np.diag(reduced) + little.reshape(-1)[free]
     reduced[np.diag_indices(reduced.shape[0])] += extra
     try:

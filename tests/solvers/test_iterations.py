@@ -680,3 +680,16 @@ def test_steps_of_one_length_are_taken_as_before():
         it.round([(0, 0)] * 5, False)
         states.append(it)
     assert (states[0].w == states[1].w).all() and (states[0].q == states[1].q).all()
+
+
+def test_points_handed_out_do_not_change():
+    """Steps of one length after compiled ones add to what they keep in place."""
+    problem = make(*data("squared"))
+    start = problem.evaluate(*problem.origin)
+    it = OneBlockIterations(problem, Blocks(problem, 1), make_metric(problem, "full"), None, start)
+    it.steps = SecantSteps(0.3, 2.0, 1.1)
+    it.round([(0, 0)] * 8, False)
+    handed, before = it.iterate(), it.w.copy()
+    it.steps = it.steps.shorter(0.5)
+    it.round([(0, 0)] * 4, False)
+    assert (handed.w == before).all() and not (it.w == before).all()

@@ -310,6 +310,57 @@ def test_separable_classes_without_a_regularisation_come_to_an_end():
     assert result.primal < 1e-6 and np.isfinite(result.coef).all()
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_mean_without_a_shift_cost(intercept):
+    """No weight can move, so nothing has to be held."""
+    problem = drago.DROProblem(
+        *data(), uncertainty=drago.CVaR(1.0), shift_cost=0.0, fit_intercept=intercept
+    )
+    assert solve(problem, 1e-10).n_iter <= 3
+
+
+@pytest.mark.parametrize("l2_reg", [0.0, 1e-6])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_without_curvature(l2_reg, sparse):
+    """All rows of weight lie in the linear part of the loss: steps are damped by what could be."""
+    X, y = np.full((5, 1), 1e3), np.array([1.0, 2.0, -3.0, 30.0, 36.0])
+    problem = drago.DROProblem(
+        sp.csr_array(X) if sparse else X,
+        y,
+        loss="huber",
+        uncertainty=drago.CVaR(0.1),
+        shift_cost=0.0,
+        l2_reg=l2_reg,
+    )
+    assert solve(problem, 1e-6).primal == pytest.approx(19.0, rel=1e-6)
+
+
+def test_the_weights_of_the_result_certify_it():
+    """Without a shift cost they are not the exact ones at the point."""
+    for seed in range(20):
+        problem = drago.DROProblem(
+            *data(n=60, d=4, seed=seed), uncertainty=drago.CVaR(0.9), shift_cost=0.0, l2_reg=1e-2
+        )
+        result = drago.solve(problem, Newton(), tol=1e-6)
+        found = drago.certify(problem, result.dual_coef, result.dual_intercept, result.dual_weights)
+        assert found.dual >= result.dual - 1e-13 * abs(result.dual)
+
+
+def test_predictions_that_overflow_are_no_progress():
+    from drago.kernels.newton import _value
+
+    n = 200
+    y, p, shift = np.zeros(n), np.full(n, 1.0 / n), np.zeros(n)
+    p.flags.writeable = False
+    losses, slopes, q, u = (np.empty(n) for _ in range(4))
+    raw = np.zeros(n)
+    raw[:50] = 1e200
+    value, level, _ = _value(
+        y, 0, 0.0, p, 10.0, 1.0, 0.5, shift, 0.0, np.zeros(2), raw, np.nan, losses, slopes, q, u
+    )
+    assert value == np.inf and level == np.inf
+
+
 def test_the_answer_does_not_depend_on_the_seed_and_is_the_same_again():
     problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-3)
     first, again = (drago.solve(problem, Newton(), random_state=seed) for seed in (0, 1))

@@ -24,10 +24,13 @@ ROUNDING = 1e-15
 
 @jit(error_model="numpy")
 def _losses(y, code, parameter, shift, raw, losses, slopes, u):
-    """The losses and their slopes, and the losses with the shift added."""
+    """The losses and their slopes, and the losses with the shift added; returns their sum."""
+    total = 0.0
     for i in range(y.shape[0]):
         losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
         u[i] = losses[i] + shift[i]
+        total += losses[i]
+    return total
 
 
 @jit(fastmath=REDUCE, error_model="numpy")
@@ -46,9 +49,11 @@ def _sums(losses, u, q, p):
 def _value(y, code, parameter, p, cap, c, nu, shift, mu, theta, raw, tau, losses, slopes, q, u):
     """``P_c`` at a point, ``L(w, q)`` at its weights, and the threshold of these.
 
-    Fills the losses, slopes and weights. The divergence is from p, as in the problem.
+    Fills the losses, slopes and weights. The divergence is from p, as in the problem. Infinitely
+    high where the losses are no numbers.
     """
-    _losses(y, code, parameter, shift, raw, losses, slopes, u)
+    if not math.isfinite(_losses(y, code, parameter, shift, raw, losses, slopes, u)):
+        return math.inf, math.inf, tau
     tau = capped_chi2(u, p, c, cap, tau, q)
     loss, shifted, square = _sums(losses, u, q, p)
     away = 0.5 * (square - 1.0)
@@ -112,6 +117,15 @@ def _system(X, y, code, parameter, p, cap, c, raw, slopes, q, intercept, H, r):
         r[j] += square[j, m]
         for k in range(m):
             H[j, k] = square[j, k] - square[j, m + 1] * (square[k, m + 1] * share)
+
+
+@jit()
+def _add_moments(X, q, scale, extra):
+    """``extra_j += scale sum_i q_i x_ij^2``: what curvature there could be."""
+    for i in range(X.shape[0]):
+        if q[i] > 0.0:
+            for j in range(X.shape[1]):
+                extra[j] += scale * q[i] * X[i, j] * X[i, j]
 
 
 @jit(error_model="numpy")
@@ -193,6 +207,8 @@ def capped_newton(
                 extra[j] = (1e-13 + damping) * H[j, j]
             if intercept:
                 extra[d] += (1e-12 + damping) * curvature
+            if damping > 0.0:
+                _add_moments(X, q, damping * curvature, extra)
             if not _solve(H, extra, r, L, x):
                 continue
             slope = 0.0

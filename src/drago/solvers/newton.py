@@ -33,8 +33,9 @@ Matrix = npt.NDArray[np.float64]
 
 # The share that the first c is of what would change the objective as much as the start is wrong.
 _FIRST = 0.1
-# A stage of one step lets c fall to this, a stage of k steps to the k-th root of it.
+# A stage of one step lets c fall to this, a stage of k steps to the k-th root of it, or so.
 _FALL = 0.2
+_SLOWEST = 0.7
 _STEPS = 40
 # A stage is over when a step promises this share of what the move of its weights costs.
 _DONE = 0.5
@@ -102,8 +103,12 @@ class Newton:
             steps = run.minimise(0.0 if last else c)
             if last:
                 break
-            idle = idle + 1 if abs(run.level - before) <= _ROUNDING * abs(before) else 0
-            c *= _FALL ** (1.0 / steps)
+            still = np.isfinite(before) and abs(run.level - before) <= _ROUNDING * abs(before)
+            idle = idle + 1 if still else 0
+            c *= min(_FALL ** (1.0 / steps), _SLOWEST)
+        else:
+            if problem.nu > 0:
+                run.minimise(0.0)
         return "the objective does not fall any more"
 
 
@@ -150,7 +155,7 @@ class _Run:
         """
         problem = self.problem
         if problem.kappa_q <= 1:
-            return 0.0
+            return 1.0  # no weight moves: any will do
         spread, farthest = problem.distance(self.q), 1.0 / problem.smoothing(1.0)
         gain = np.sqrt(abs(problem.reference[0]) * self.loop.start_error)
         return float(_FIRST * gain / (spread if spread > 1e-3 * farthest else farthest))

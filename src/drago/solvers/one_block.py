@@ -98,7 +98,8 @@ class OneBlockIterations(SupportIterations):
         self.aggregate, self.aggregate_b = gradient[:, None], np.array([gradient_b])
         self._past_point, self._past_slope = (x[: d + intercept, None] for x in past)
         self._mean_w, self._mean_b = self.w, self.b
-        self._ring[0] = self._ring_sum = self._packed()
+        self._ring[0] = self._packed()
+        self._ring_sum = self._ring[0].copy()  # it is added to in place
         self.t += count
         self.visits += 2 * n * count
         self.n_calls += n * count
