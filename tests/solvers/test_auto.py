@@ -83,7 +83,7 @@ def test_a_ball_of_coefficients_takes_drago(loss, uncertainty):
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("constraint", [None, drago.Box(-1.0, 1.0), drago.NonNegative()])
 def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
-    """From 0.4 to 2 rows an unknown; with one more or less it is L-BFGS in a metric."""
+    """From 0.2 to 2 rows an unknown; with one more or less it is L-BFGS in a metric."""
     unknowns = 4 + fit_intercept
     settings = {"loss": loss, "fit_intercept": fit_intercept, "constraint": constraint}
     settings["divergence"] = "kl"
@@ -95,7 +95,7 @@ def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
     method, others, why = choose(thick)
     assert method == IN_METRIC
     assert why == "auto took lbfgs in a metric, the fastest on most problems; "
-    scarce = make(n=30, uncertainty=drago.CVaR(0.03), **settings)
+    scarce = make(n=30, uncertainty=drago.CVaR(0.02), **settings)
     assert choose(scarce)[0] == IN_METRIC
 
 
@@ -180,11 +180,32 @@ def test_several_outputs_never_take_newton_first(loss, uncertainty):
         assert choose(problem)[0].name == "lbfgs"
 
 
-@pytest.mark.parametrize("l2_reg, n, metric", [(0.01, 100, "euclidean"), (0.01, 130, "auto"),
-                                               (0.2, 100, "auto")])  # fmt: skip
+@pytest.mark.parametrize("l2_reg, n, metric", [(0.01, 200, "euclidean"), (0.01, 220, "auto"),
+                                               (0.2, 200, "auto")])  # fmt: skip
 def test_several_outputs_and_few_rows_take_plain_lbfgs(l2_reg, n, metric):
-    """Fewer than 10 rows for each of the 12 coefficients, and little l2_reg."""
-    assert choose(make(loss="multinomial", n=n, l2_reg=l2_reg))[0].metric == metric
+    """Fewer than 10 rows for each of the 21 coefficients, and little l2_reg."""
+    assert choose(make(loss="multinomial", n=n, d=7, l2_reg=l2_reg))[0].metric == metric
+
+
+def test_several_outputs_and_very_few_unknowns_take_newton():
+    for settings, expected in (
+        ({"d": 6, "l2_reg": 0.09}, "newton"),
+        ({"d": 6, "l2_reg": 0.1}, "lbfgs"),
+        ({"d": 6, "l2_reg": 0.09, "fit_intercept": True}, "lbfgs"),
+    ):
+        assert choose(make(loss="multinomial", n=100, **settings))[0].name == expected
+
+
+def test_kinks_take_newton_on_tiny_data():
+    """For any divergence: up to 2^13 entries, with a shift cost of 1% of P_0."""
+    settings = {"d": 8, "uncertainty": drago.CVaR(0.5), "divergence": "kl"}
+    for n, share, expected in (
+        (1 << 10, 0.0099, "newton"),
+        ((1 << 10) + 1, 0.0099, "lbfgs"),
+        (1 << 10, 0.02, "lbfgs"),
+    ):
+        reference = make(n=n, shift_cost=0.0, **settings).reference[0]
+        assert choose(make(n=n, shift_cost=share * reference, **settings))[0].name == expected
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
@@ -498,7 +519,7 @@ def test_a_users_loss_with_a_border_is_solved_where_the_optimum_lies_inside():
 @pytest.mark.parametrize("scale, name", [(1.0, "plain"), (30.0, "metric")])
 def test_without_a_shift_cost_it_depends_on_the_features(scale, name):
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 4)) * [1.0, 1.0, 1.0, scale]
+    X = rng.standard_normal((3000, 4)) * [1.0, 1.0, 1.0, scale]
     settings = {"uncertainty": drago.CVaR(0.5), "divergence": "kl", "shift_cost": 0.0}
     problem = drago.DROProblem(X, X.sum(axis=1), **settings)
     method, others, why = choose(problem)

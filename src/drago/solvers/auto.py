@@ -42,9 +42,13 @@ _ON_DEVICES = (Drago.name, LBFGS.name)
 # unknowns.
 _FEW_UNKNOWNS = 250
 _CHEAP_TAIL = 1.5
-_THIN = (0.4, 2.0)
-# Or in balls on tiny data with the logistic loss, whose curvature changes on the way.
+_THIN = (0.2, 2.0)
+# Or in balls on tiny data with the logistic loss, whose curvature changes on the way; or on still
+# less of it where the shift cost is this share of the objective at w = 0; or for several outputs
+# with no more unknowns than this, and little l2_reg.
 _TINY = 1 << 15
+_KINKS = 0.01
+_VERY_FEW_UNKNOWNS = 20
 # A metric is of no use where its greatest and least curvature differ by no more than this; looked
 # for on data where a look costs little.
 _WELL_CONDITIONED = 5.0
@@ -60,13 +64,14 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     """What "auto" takes for a problem, what goes on where that stalls, and why.
 
     1. In an `L2Ball`, DRAGO.
-    2. With one output, dense features and at most 250 unknowns, Newton steps: for a `CVaR` with the
-       chi2 divergence (where they are compiled) on small data (2^19 entries; 2^20 without a shift
-       cost), and without a shift cost on larger ones too, if the loss is squared or Huber's and
-       the Hessian of the tail costs no more than 1.5 passes; for any divergence if the tail of a
-       `CVaR` holds 0.4 to 2 times as many rows as there are unknowns; and in balls with the
-       logistic loss on tiny data (2^15 entries). The objective has a kink wherever a row enters
-       the tail.
+    2. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
+       wherever a row enters the tail: for a `CVaR` with the chi2 divergence, where they are
+       compiled, on small data (2^19 entries; 2^20 without a shift cost), and without a shift cost
+       on larger ones too, if the loss is squared or Huber's and the Hessian of the tail costs no
+       more than 1.5 passes; for any divergence if the tail of a `CVaR` holds 0.2 to 2 times as
+       many rows as there are unknowns, or on tiny data (2^13 entries) if the shift cost is at most
+       1% of the objective at w = 0; in balls with the logistic loss on tiny data (2^15 entries);
+       with several outputs for at most 20 unknowns and l2_reg < 0.1.
     3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
        100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
        several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
@@ -106,19 +111,24 @@ def _rows_in_tail(problem: DROProblem) -> float:
 def _is_for_newton(problem: DROProblem) -> bool:
     """Whether its steps are possible, and the fastest."""
     unknowns, rows = order(problem), _rows_in_tail(problem)
-    if problem.is_sparse or problem.n_outputs > 1 or unknowns > _FEW_UNKNOWNS:
+    if problem.is_sparse or unknowns > _FEW_UNKNOWNS:
         return False
     try:
         Newton().check(problem)
     except ValueError:
         return False
+    if problem.n_outputs > 1:
+        return unknowns <= _VERY_FEW_UNKNOWNS and problem.mu < _LITTLE
     if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns:
         return True
     ball = problem.uncertainty.own_divergence is not None
     if ball and isinstance(problem.loss, Logistic) and problem.n_entries <= _TINY:
         return True
-    if not (math.isfinite(rows) and Newton.is_compiled(problem)):
+    if not math.isfinite(rows):
         return False
+    if not Newton.is_compiled(problem):
+        kinks = problem.nu <= _KINKS * abs(problem.reference[0])
+        return kinks and problem.n_entries <= _TINY // 4
     if problem.n_entries <= (SMALL if problem.nu > 0 else 2 * SMALL):
         return True
     # Logistic losses take many steps while the coefficients grow.
