@@ -590,7 +590,7 @@ def test_the_number_of_blocks():
     assert drago.Drago(block_size=99).n_blocks(problem) == 4
     assert drago.Drago(block_size=1).n_blocks(problem) == 300
     assert drago.Drago(block_size=10**9).n_blocks(problem) == 1
-    few, tall = make(*data(n=3, d=4)), make(np.ones((200000, 4)), np.arange(200000.0))
+    few, tall = make(*data(n=3, d=4)), make(np.ones((600000, 4)), np.arange(600000.0))
     assert drago.Drago(block_size="n/d").n_blocks(few) == 3
     assert 1 <= drago.Drago().n_blocks(few) <= 3
     assert drago.Drago().n_blocks(tall) == 8

@@ -661,6 +661,19 @@ def test_which_problems_have_compiled_iterations():
         return OneBlockIterations.is_for(problem, problem.dual_oracle(), count)
 
     assert is_for() and is_for(X.astype(np.float32))
+    # Beyond small data: only what needs no copy, and has losses of one curvature.
+    large, z = np.ones((1 << 18, 8)), np.arange(1 << 18) % 2.0
+    for features, loss, expected in (
+        (large, "squared", True),
+        (large, "logistic", False),
+        (large.astype(np.float32), "squared", False),
+        (np.asfortranarray(large), "squared", False),
+        (np.ones(((1 << 18) + 1, 8)), "squared", False),
+    ):
+        problem = make(
+            features, z[: len(features)] if len(z) >= len(features) else np.append(z, 0.0), loss
+        )
+        assert OneBlockIterations.is_for(problem, problem.dual_oracle(), 1) == expected
     assert not is_for(count=2)
     assert not is_for(sp.csr_array(X))
     assert not is_for(uncertainty="extremile")

@@ -99,8 +99,8 @@ class Blocks:
 
     @property
     def whole(self) -> Matrix:
-        """The rows of a single block, copied."""
-        return self._rows[0]
+        """The rows of a single block."""
+        return self._rows[0] if self._rows else self.problem.X
 
     def _cut(self, size: int, parts: int) -> list[tuple[int, int]]:
         """The places of a block in parts of whole groups, and what is left of the last one."""

@@ -238,7 +238,9 @@ def _unregularised(problem: DROProblem) -> bool:
 
 
 def _is_small(problem: DROProblem) -> bool:
-    return problem.n_samples * problem.n_features <= problem.small
+    if problem.n_samples * problem.n_features <= problem.small:
+        return True
+    return OneBlockIterations.is_for(problem, problem.dual_oracle(), 1)
 
 
 class _Run:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from drago.constraints import Everything
-from drago.losses import UserLoss
+from drago.losses import Huber, Squared, UserLoss
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.blocks import SMALL
 from drago.solvers.iterations import SupportIterations
@@ -15,12 +15,24 @@ from drago.solvers.steps import GROWTH, REMEMBERED, SecantSteps
 from drago.uncertainty import DualOracle
 from drago.uncertainty.capped import CappedOracle
 
+# Entries up to which one block is worth it, where the curvature of the losses does not change.
+_LARGEST = 1 << 21
+
+
+def _is_worth_it(problem: DROProblem) -> bool:
+    """Whether data that are not small had better be one block; without a copy of the features."""
+    X = problem.X
+    constant = isinstance(problem.loss, (Squared, Huber)) and problem.n_entries <= _LARGEST
+    return constant and X.dtype == np.float64 and bool(X.flags.c_contiguous)
+
 
 class OneBlockIterations(SupportIterations):
     """The same iterations, several in one call where `SecantSteps` choose their length."""
 
-    # A look at the estimates takes longer than these iterations.
-    least_round = 8
+    @property
+    def least_round(self) -> int:  # type: ignore[override]
+        """On small data a look at the estimates takes longer than eight iterations."""
+        return 8 if self.problem.n_entries <= SMALL else 4
 
     @staticmethod
     def is_for(problem: DROProblem, oracle: DualOracle, count: int) -> bool:
@@ -28,7 +40,7 @@ class OneBlockIterations(SupportIterations):
         return (
             count == 1
             and not (problem.engine or problem.is_sparse)
-            and problem.n_entries <= SMALL
+            and (problem.n_entries <= SMALL or _is_worth_it(problem))
             and problem.n_outputs == 1
             and not isinstance(problem.loss, UserLoss)
             and isinstance(problem.constraint, Everything)
