@@ -99,8 +99,10 @@ class Blocks:
 
     @property
     def whole(self) -> Matrix:
-        """The rows of a single block."""
-        return self._rows[0] if self._rows else self.problem.X
+        """The rows of a single block, read-only: to Numba that is a type of its own."""
+        rows = (self._rows[0] if self._rows else self.problem.X).view()
+        rows.flags.writeable = False
+        return rows
 
     def _cut(self, size: int, parts: int) -> list[tuple[int, int]]:
         """The places of a block in parts of whole groups, and what is left of the last one."""

@@ -95,7 +95,8 @@ class Drago:
         The alpha of the dual steps, where it shall differ.
     block_size : int, "auto" or "n/d"
         Rows a block; "n/d" is the paper's. "auto" makes 8 blocks; of small data one, or two where
-        the steps cannot be learnt (see `step_size`).
+        the steps cannot be learnt (see `step_size`); one too of somewhat larger data with squared
+        or Huber losses, where the iterations are compiled (`drago.solvers.one_block`).
     metric : {"auto", "euclidean", "diagonal", "full"}
         The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
     start : {"stationary", "paper"}
