@@ -15,15 +15,18 @@ from drago.solvers.steps import GROWTH, REMEMBERED, SecantSteps
 from drago.uncertainty import DualOracle
 from drago.uncertainty.capped import CappedOracle
 
-# Entries up to which one block is worth it, where the curvature of the losses does not change.
+# Entries up to which one block is worth it, where the curvature of the losses does not change and
+# the tail is so thick that most rows carry weight: not more than this many times their own.
 _LARGEST = 1 << 21
+_THICK = 4.0
 
 
 def _is_worth_it(problem: DROProblem) -> bool:
     """Whether data that are not small had better be one block; without a copy of the features."""
     X = problem.X
     constant = isinstance(problem.loss, (Squared, Huber)) and problem.n_entries <= _LARGEST
-    return constant and X.dtype == np.float64 and bool(X.flags.c_contiguous)
+    as_it_is = X.dtype == np.float64 and bool(X.flags.c_contiguous)
+    return constant and as_it_is and problem.kappa_q <= _THICK
 
 
 class OneBlockIterations(SupportIterations):
