@@ -579,7 +579,8 @@ def callbacks():
 
 def hard(kind):
     """Data and settings that take a few certificates."""
-    return *make(kind, n=300, d=20), {"l2_reg": 1e-5, "tol": 1e-11}
+    settings = {"uncertainty": drago.CVaR(0.15), "divergence": "kl", "l2_reg": 1e-5, "tol": 1e-11}
+    return *make(kind, n=300, d=20), settings
 
 
 @pytest.mark.parametrize("solver", ["auto", "drago"])
@@ -604,6 +605,8 @@ def test_a_callback_is_told_of_each_certificate(kind, solver, callbacks):
         X,
         y,
         loss="squared" if kind is DRORegressor else "logistic",
+        uncertainty=drago.CVaR(0.15),
+        divergence="kl",
         l2_reg=1e-5,
         sample_weight=weight,
         fit_intercept=True,

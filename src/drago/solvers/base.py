@@ -292,7 +292,7 @@ class Loop:
         """When the method says so, by its own estimate of the gap, or from time to time."""
         if iterate.milestone or self._seems_done(iterate):
             return True
-        if iterate.is_measured and self.callback is None and self.problem.n_entries <= SMALL:
+        if iterate.is_measured and self.problem.n_entries <= SMALL:
             return False
         affordable = self._extra_passes + 1.0 <= _LOOKING * iterate.n_passes
         return affordable and iterate.n_iter >= self._next_look and not self.trusting

@@ -52,7 +52,7 @@ class Iterate:
         The end of a stage of the method: a certificate is due in any case.
     is_measured : bool
         Whether the estimate is that of the gap itself: on small data, where a certificate takes as
-        long as several iterations, none is due before it is small, unless a callback waits for it.
+        long as several iterations, none is due before it is small.
     """
 
     w: Matrix
