@@ -277,10 +277,10 @@ def test_a_solve_that_succeeds_does_not_import_scikit_learn():
 
 @pytest.mark.slow
 def test_first_solve_compiles_once(tmp_path):
-    """Cold under 30 s; then import and solve in a new process under 1.5 s, best of three."""
+    """Cold under 20 s; then import and solve in a new process under 1.5 s, best of three."""
     cache = str(tmp_path / "cache")
     cold = float(run(SOLVE, NUMBA_CACHE_DIR=cache))
-    assert cold < 30, cold
+    assert cold < 20, cold
     stored = sorted(path.name for path in Path(cache).rglob("*.nb?"))
     assert stored
     warm = [float(run(SOLVE, NUMBA_CACHE_DIR=cache)) for _ in range(3)]
