@@ -385,19 +385,6 @@ def conditioned(options: argparse.Namespace) -> list[dict[str, Any]]:
 # -------------------------------------------------------------------------------------- pass
 
 
-class Clocked:
-    """A dual oracle with a clock."""
-
-    def __init__(self, oracle: Any) -> None:
-        self.oracle, self.spent = oracle, 0.0
-
-    def solve_into(self, *arguments: Any) -> Any:
-        began = time.perf_counter()
-        found = self.oracle.solve_into(*arguments)
-        self.spent += time.perf_counter() - began
-        return found
-
-
 class Running:
     """DRAGO's iterations on a problem, warmed up, in portions of an epoch."""
 
@@ -410,21 +397,30 @@ class Running:
         start = problem.evaluate(*zero)
         self.state = kind(problem, self.blocks, make_metric(problem, metric), None, start)
         self.state.steps = Steps(0.02, 0.02, True)
-        self.state.oracle = self.clock = Clocked(self.state.oracle)  # type: ignore[assignment]
+        self.dual = 0.0
+        self.state._weigh = self.clocked(self.state._weigh)  # type: ignore[method-assign]
         self.rng = np.random.default_rng(0)
         for _ in range(2):
             self.epoch()
 
+    def clocked(self, weigh: Callable[..., None]) -> Callable[..., None]:
+        """A dual step with a clock."""
+
+        def run(*arguments: Any) -> None:
+            self.dual += timed(lambda: weigh(*arguments))
+
+        return run
+
     def epoch(self) -> tuple[float, float, float]:
         """Seconds a pass, of which dual steps, and seconds an iteration."""
-        visits, self.clock.spent = self.state.visits, 0.0
+        visits, self.dual = self.state.visits, 0.0
         draws = self.rng.integers(0, self.blocks.count, size=(self.blocks.count, 2)).tolist()
         began = time.perf_counter()
         for i, j in draws:
             self.state.step(i, j)
         spent = time.perf_counter() - began
         passes = (self.state.visits - visits) / self.n
-        return spent / passes, self.clock.spent / passes, spent / len(draws)
+        return spent / passes, self.dual / passes, spent / len(draws)
 
 
 def products(X: Any) -> Callable[[], float]:

@@ -165,6 +165,63 @@ def test_groups_of_rows_are_dealt_out(monkeypatch, n, count):
     assert size == np.count_nonzero(q)
 
 
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
+@pytest.mark.parametrize(("n", "d", "count"), [(40003, 3, 2), (5001, 40, 3), (1026, 1, 4)])
+def test_compiled_visits(loss, dtype, share, n, d, count, monkeypatch):
+    """Groups of up to 256 rows, whole and not, of which all, some or none have weight."""
+    monkeypatch.setattr(module, "SMALL", 0)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d)).astype(dtype)
+    y = rng.standard_normal(n)
+    y = (y > 0).astype(float) if loss == "logistic" else y
+    problem = drago.DROProblem(X, y, loss=loss, shift_cost=0.1, fit_intercept=True)
+    blocks = Blocks(problem, count)
+    assert blocks._is_compiled and blocks._group == {2: 256, 3: 16, 4: 4}[count]
+    order, X = blocks.gather(np.arange(n)), X.astype(float)
+    w, b = rng.standard_normal((d, 1)), np.array([0.3])
+    losses, slopes = (blocks.gather(a) for a in problem.loss.evaluate(problem.y, X @ w + b))
+    q = rng.random(n) * (rng.random(n) < share)
+    product = rng.standard_normal((n, 1)) * (rng.random((n, 1)) < share)
+    total, total_b = np.zeros((d, 1)), np.zeros(1)
+    for k, rows in enumerate(blocks.slices):
+        here = X[order[rows]]
+        room = np.empty(here.shape[0]), np.empty((here.shape[0], 1))
+        found = blocks.correction(k, w, b, q[rows], product[rows], *room)
+        change = q[rows, None] * slopes[rows] - product[rows]
+        np.testing.assert_allclose(found[0], here.T @ change, rtol=1e-12, atol=1e-10)
+        np.testing.assert_allclose(found[1], change.sum(axis=0), rtol=1e-12, atol=1e-10)
+        blocks.evaluate(k, w, b, *room)
+        np.testing.assert_allclose(room[0], losses[rows], rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(room[1], slopes[rows], rtol=1e-12, atol=1e-13)
+        summed = blocks.accumulate(k, change)
+        np.testing.assert_allclose(summed, here.T @ change, rtol=1e-12, atol=1e-10)
+        total += here.T @ (q[rows, None] * slopes[rows])
+        total_b += q[rows] @ slopes[rows]
+    found = blocks.gradient(q, w, b, {})
+    np.testing.assert_allclose(found[0], total, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(found[1], total_b, rtol=1e-12, atol=1e-9)
+    assert found[2] == np.count_nonzero(q)
+
+
+def test_visits_that_are_not_compiled(monkeypatch):
+    monkeypatch.setattr(module, "SMALL", 0)
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((2000, 3)), rng.standard_normal(2000)
+
+    def is_compiled(X, y=y, count=2, **kwargs):
+        return Blocks(drago.DROProblem(X, y, shift_cost=0.1, **kwargs), count)._is_compiled
+
+    assert is_compiled(X)
+    assert not is_compiled(np.asfortranarray(X)) and not is_compiled(sp.csr_array(X))
+    assert not is_compiled(X, count=100)
+    assert not is_compiled(X, np.arange(2000) % 3, loss="multinomial")
+    assert not is_compiled(X, loss=lambda y, raw: (0.5 * (raw - y) ** 2, raw - y))
+    monkeypatch.undo()
+    assert not is_compiled(X)
+
+
 # ------------------------------------------------------------------------------------ the threads
 
 

@@ -94,8 +94,19 @@ class Blocks:
             X = self.gather(problem.X).astype(np.float64, copy=False)
             self._rows = [X[rows] for rows in self.slices]
         largest = max(self._sizes)
-        self._raw, self._slopes = np.empty((largest, k)), np.empty((largest, k))
-        self._losses = np.empty(largest)
+        self._is_compiled = self._is_for_kernels()
+        self._raw = np.empty((0 if self._is_compiled else largest, k))
+        self._no_product = np.zeros((largest if self._is_compiled else 0, k))
+        self._slopes = np.empty((largest if self._copied else 0, k))
+        self._losses = np.empty(self._slopes.shape[0])
+
+    def _is_for_kernels(self) -> bool:
+        """Whether the visits are compiled: large data, one output and a loss of our own."""
+        X, loss = self.problem.X, self.problem.loss
+        if self.problem.is_sparse or self._copied or self._group < 4:
+            return False
+        is_known = self.problem.n_outputs == 1 and not isinstance(loss, UserLoss)
+        return is_known and X.flags.c_contiguous and X.dtype in (np.float64, np.float32)
 
     @property
     def whole(self) -> Matrix:
@@ -154,6 +165,11 @@ class Blocks:
         raw = self._raw[: y.shape[0]]
 
         def part(lo: int, hi: int) -> None:
+            if self._is_compiled:
+                from drago.kernels.blocks import evaluate
+
+                evaluate(*self._places(k, lo, hi), *self._model(w, b), y, losses, slopes[:, 0])
+                return
             self._predict(k, lo, hi, w, raw[lo:hi])
             if b.any():
                 raw[lo:hi] += b
@@ -170,10 +186,50 @@ class Blocks:
             return out
 
         def part(lo: int, hi: int) -> None:
-            self._weighted(k, lo, hi, weights[lo:hi], self._partial[parts.index((lo, hi))])
+            self._weighted(k, lo, hi, weights, self._partial[parts.index((lo, hi))])
 
         self._each(part, parts)
         return self._partial[: len(parts)].sum(axis=0)
+
+    def correction(
+        self,
+        k: int,
+        w: Matrix,
+        b: Vector,
+        q: Vector,
+        product: Matrix,
+        losses: Vector,
+        slopes: Matrix,
+    ) -> tuple[Matrix, Vector]:
+        """``sum x (q s - product)`` over block `k`, and the same sum without x.
+
+        `losses` and `slopes` are room for those of the block.
+        """
+        if self._is_compiled:
+            return self._compiled_correction(k, w, b, q, product)
+        self.evaluate(k, w, b, losses, slopes)
+        slopes *= q[:, None]
+        slopes -= product
+        return self.accumulate(k, slopes), slopes.sum(axis=0)
+
+    def _compiled_correction(
+        self, k: int, w: Matrix, b: Vector, q: Vector, product: Matrix, least: float = 0.0
+    ) -> tuple[Matrix, Vector]:
+        """In one visit, and only to rows with a `product` or a weight above the `least`."""
+        from drago.kernels.blocks import correct
+
+        parts, data = self._parts[k], (self.y[self.slices[k]], q, product[:, 0], least)
+        sums = np.empty(len(parts))
+
+        def part(lo: int, hi: int) -> None:
+            place = parts.index((lo, hi))
+            out = self._partial[place, :, 0]
+            sums[place] = correct(
+                *self._places(k, lo, hi), *self._model(w, b), *data, *self._room(), out
+            )
+
+        self._each(part, parts)
+        return self._partial[: len(parts)].sum(axis=0), sums.sum(keepdims=True)
 
     def gradient(
         self, q: Vector, w: Matrix, b: Vector, known: Mapping[int, Matrix]
@@ -186,6 +242,8 @@ class Blocks:
         problem = self.problem
         if self._copied:
             return self._gradient_of_all(q, w, b, known)
+        if self._is_compiled:
+            return self._compiled_gradient(q, w, b)
         chunks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
         size = 0
         for k, rows in enumerate(self.slices):
@@ -231,6 +289,16 @@ class Blocks:
             grad_b += slopes.sum(axis=0)
         return grad, grad_b, size
 
+    def _compiled_gradient(self, q: Vector, w: Matrix, b: Vector) -> tuple[Matrix, Vector, int]:
+        least = NOTICEABLE / q.size
+        grad, grad_b = np.zeros(w.shape), np.zeros(1)
+        for k, rows in enumerate(self.slices):
+            none = self._no_product[: rows.stop - rows.start]
+            one, one_b = self._compiled_correction(k, w, b, q[rows], none, least)
+            grad += one
+            grad_b += one_b
+        return grad, grad_b, int(np.count_nonzero(q > least))
+
     def _each(self, part: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
         done: Iterable[None]
         if self._pool is None:
@@ -254,8 +322,33 @@ class Blocks:
         else:
             np.matmul(rows, w, out=raw.reshape(*rows.shape[:-1], w.shape[1]))
 
+    def _places(self, k: int, lo: int, hi: int) -> tuple[Any, ...]:
+        """Places of block `k` as the kernels take them."""
+        X = self.problem.X.view()
+        X.flags.writeable = False  # to Numba that is a type of its own
+        return X, k, self.count, self._group, lo, hi
+
+    def _model(self, w: Matrix, b: Vector) -> tuple[Any, ...]:
+        """Coefficients, intercept and loss as the kernels take them."""
+        loss = self.problem.loss
+        return np.ascontiguousarray(w[:, 0]), float(b[0]), loss.code, loss.parameter
+
+    def _room(self) -> tuple[Any, ...]:
+        """Where the kernels put the rows that they pick."""
+        from drago.kernels.blocks import TOGETHER
+
+        d = self.problem.n_features
+        return np.empty(TOGETHER, np.int64), np.empty((TOGETHER, d)), np.empty((4, TOGETHER))
+
     def _weighted(self, k: int, lo: int, hi: int, weights: Matrix, out: Matrix) -> None:
+        """``out = X' weights`` for places of block `k`, with the weights of all of it."""
         X = self.problem.X
+        if self._is_compiled:
+            from drago.kernels.blocks import accumulate
+
+            accumulate(*self._places(k, lo, hi), weights[:, 0], *self._room(), out[:, 0])
+            return
+        weights = weights[lo:hi]
         if self.problem.is_sparse:
             from drago.kernels.drago import csr_accumulate
 

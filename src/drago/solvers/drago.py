@@ -144,7 +144,7 @@ class Drago:
     finish: str = "auto"
     n_threads: int | None = None
     name = "drago"
-    layout = 3  # of what is saved: a checkpoint with another one is refused
+    layout = 4  # of what is saved: a checkpoint with another one is refused
 
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):

@@ -31,6 +31,7 @@ from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate
 from drago.solvers.blocks import Blocks
 from drago.solvers.steps import SecantSteps, StepRule, Steps, UnregularisedSteps
+from drago.solvers.unsettled import Unsettled
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -101,8 +102,27 @@ class Iterations:
         )
         largest = max(rows.stop - rows.start for rows in blocks.slices)
         self._u = np.empty(problem.n_samples)
+        self._unsettled = Unsettled.made_for(problem, blocks.slices, self.oracle, self._u)
         self._losses = np.empty((2, largest))
         self._slopes = np.empty((2, largest, problem.n_outputs))
+
+    @property
+    def q(self) -> Vector:
+        """The weights, in the order of the blocks."""
+        if self._unsettled is not None:
+            self._unsettled.write(self._q)
+        return self._q
+
+    @q.setter
+    def q(self, weights: Vector) -> None:
+        self._q = weights
+        if self._unsettled is not None:
+            self._unsettled.clear()
+
+    def _weights_of(self, block: int) -> Vector:
+        if self._unsettled is not None:
+            self._unsettled.write(self._q, [block])
+        return self._q[self.blocks.slices[block]]
 
     _COUNTS = ("t", "n_calls", "visits", "_offset", "_last_k", "_last_j", "_is_fresh")
     _ARRAYS: tuple[str, ...] = (
@@ -119,6 +139,7 @@ class Iterations:
             "oracle": self.oracle.memory,
             "estimator": self._estimator.memory,
             "steps": dict(vars(self.steps)),
+            "unsettled": {} if self._unsettled is None else self._unsettled.memory,
         }
 
     @classmethod
@@ -141,6 +162,8 @@ class Iterations:
             setattr(self, name, value)
         self.oracle.memory = settings["oracle"]
         self._estimator.memory = settings["estimator"]
+        if self._unsettled is not None:
+            self._unsettled.memory = settings["unsettled"]
         self.steps = object.__new__(rule)
         vars(self.steps).update(settings["steps"])
         return self
@@ -176,7 +199,10 @@ class Iterations:
 
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
         """A round of iterations, see `run_round`."""
-        return run_round(self, pairs, refresh)
+        found = run_round(self, pairs, refresh)
+        if self._unsettled is not None:
+            self._unsettled.forget(self._q)  # a resumed run has no lists either
+        return found
 
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return self.blocks.gather(start.dlosses)
@@ -218,11 +244,10 @@ class Iterations:
         if i == self._last_k:
             return self._last_change, self._last_change_b
         self.n_calls += 0 if i == self._last_j else size
-        slopes = self._slopes[0, :size]
-        self.blocks.evaluate(i, self.w, self.b, self._losses[0, :size], slopes)
-        slopes *= self.q[rows][:, None]
-        slopes -= self._older_product(rows)
-        return self.blocks.accumulate(i, slopes), slopes.sum(axis=0)
+        room = self._losses[0, :size], self._slopes[0, :size]
+        before = self._older_product(rows)
+        q = self._weights_of(i)
+        return self.blocks.correction(i, self.w, self.b, q, before, *room)
 
     def _older_product(self, rows: slice) -> Matrix:
         """The table ``qhat s`` of the iteration before on a block that was not overwritten."""
@@ -230,7 +255,7 @@ class Iterations:
 
     def _dual_step(self, j: int, k: int, scale: float, s: float) -> None:
         """Tables of losses on block `k`, the dual step with block `j`, tables of weights."""
-        problem, blocks = self.problem, self.blocks
+        blocks = self.blocks
         rows_k, rows_j = blocks.slices[k], blocks.slices[j]
         size_k, size_j = rows_k.stop - rows_k.start, rows_j.stop - rows_j.start
         losses, slopes = self._losses[0, :size_k], self._slopes[0, :size_k]
@@ -244,12 +269,22 @@ class Iterations:
         losses_j -= self._older_losses(rows_j)
         losses_j *= scale
         self._store_losses(rows_k, losses)
-        self._fill_argument(s)
-        self._u[rows_j] += losses_j
-        self.oracle.solve_into(self._u, problem.nu + s, self.q, self.mirror)
+        self._weigh(j, losses_j, k, s)
         self._update_product(k, slopes)
         self.n_calls += size_k
         self.visits += size_k + size_j
+
+    def _weigh(self, j: int, change: Vector, k: int, s: float) -> None:
+        """New weights, with a `change` to the table on block `j`; that of block `k` is new."""
+        lists, nu = self._unsettled, self.problem.nu
+        if lists is not None and lists.step(self.loss_table, self._q, j, change, k, nu, s):
+            return
+        self._fill_argument(s)
+        self._u[self.blocks.slices[j]] += change
+        before = self.oracle.memory
+        self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
+        if lists is not None:
+            lists.observe(before)
 
     def _fill_argument(self, s: float) -> None:
         """What the dual oracle takes: the table of losses plus `s` times the mirror coordinate."""
@@ -258,12 +293,12 @@ class Iterations:
         if self.mirror.size:
             proximal_argument(self.loss_table, s, self.mirror, self._u)
         else:
-            proximal_argument_chi2(self.loss_table, s, self.q, self.p, self._u)
+            proximal_argument_chi2(self.loss_table, s, self._q, self.p, self._u)
 
     def _update_product(self, k: int, slopes: Matrix) -> None:
         """The table ``qhat s`` on block `k`, and its aggregate."""
         rows = self.blocks.slices[k]
-        slopes *= self.q[rows][:, None]
+        slopes *= self._weights_of(k)[:, None]
         slopes -= self.product[rows]
         self._store_product(rows, slopes)
         self._last_change = self.blocks.accumulate(k, slopes)
