@@ -293,7 +293,7 @@ VARIANTS = {
         {"n": 9000, "d": 60, "uncertainty": drago.CVaR(0.05)}, {}, {"max_iter": 24}),
     "lists of rows": (
         {"n": 70_000, "d": 4, "uncertainty": drago.CVaR(0.05)},
-        {"block_size": 7000, "primal": "blocks", "refresh": False}, {"max_iter": 40}),
+        {"block_size": 7000, "primal": "blocks", "refresh": False}, {"max_iter": 100}),
     "numeric step": ({}, {"step_size": 0.1, "dual_step_size": 0.2}, {}),
     "theory": ({}, {"step_size": "theory"}, {"max_iter": 50}),
     "paper": ({}, PAPER, {"max_iter": 50}),
