@@ -13,9 +13,11 @@ from numba.extending import intrinsic
 from drago.kernels import REDUCE, jit
 from drago.kernels.losses import one_single_output
 
-# Rows that are looked at together, and how many entries ahead memory is asked for more.
-TOGETHER = 256
+# Rows that are looked at together. How many entries ahead memory is asked for more, and how many
+# rows where these are picked.
+TOGETHER = 4096
 AHEAD = 640
+AHEAD_PICKED = 16
 
 
 @intrinsic
@@ -121,23 +123,30 @@ def _accumulate(X, jump, c, out):
         _sum(X, i, size, c, out)
 
 
+@jit(error_model="numpy", fastmath=REDUCE, _nrt=False)
+def _correct_one(x, w, b, code, parameter, y, q, product, out):
+    z = b
+    for j in range(x.shape[0]):
+        z += x[j] * w[j]
+    change = q * one_single_output(code, parameter, y, z)[1] - product
+    for j in range(x.shape[0]):
+        out[j] += change * x[j]
+    return change
+
+
+@jit(error_model="numpy", fastmath=REDUCE, _nrt=False)
+def _add_one(x, c, out):
+    for j in range(x.shape[0]):
+        out[j] += c * x[j]
+
+
 @jit(error_model="numpy", forceinline=True, _nrt=False)
 def _part(at, end, k, count, group):
     """Neighbouring rows from the place `at` on: the first, the end, and the jump after them."""
     inside = at % group
     row = (k + at // group * count) * group + inside
-    size = min(TOGETHER, group - inside, end - at)
+    size = min(group - inside, end - at)
     return row, row + size, (count - 1) * group if inside + size == group else 0
-
-
-@jit(error_model="numpy", _nrt=False)
-def _copy(X, index, size, rows):
-    """Some rows of X, asked for all at once."""
-    for r in range(size):
-        _ask(X, index[r], 1)
-    for r in range(size):
-        for j in range(X.shape[1]):
-            rows[r, j] = X[index[r], j]
 
 
 @jit(error_model="numpy", _nrt=False)
@@ -155,58 +164,101 @@ def evaluate(X, k, count, group, lo, hi, w, b, code, parameter, y, losses, slope
 
 @jit(error_model="numpy", _nrt=False)
 def correct(
-    X, k, count, group, lo, hi, w, b, code, parameter,
-    y, q, product, least, index, rows, some, out,
+    X, k, count, group, lo, hi, w, b, code, parameter, y, q, product, picked, change, out
 ):  # fmt: skip
     """``out = sum over the places of x (q s - product)``; returns the sum without x.
 
-    Rows without `product` and with a weight up to the `least` add nothing: where they are most they
-    are not read. There is room for `TOGETHER` rows in `index`, `rows` and `some`.
+    Rows without `product` and weight add nothing: where they are most they are not read. There is
+    room for `TOGETHER` rows in `picked` (2 x rows) and for a group in `change`.
     """
     out[:] = 0.0
     total = 0.0
-    at = lo
-    while at < hi:
-        first, last, jump = _part(at, hi, k, count, group)
-        end = at + last - first
-        size = 0
-        for i in range(end - at):
-            index[size] = i
-            size += (q[at + i] > least) | (product[at + i] != 0.0)
-        if 2 * size > end - at:
+    for start in range(lo, hi, TOGETHER):
+        stop = min(start + TOGETHER, hi)
+        size, at = 0, start
+        while at < stop:
+            first, last, _ = _part(at, stop, k, count, group)
+            for row in range(first, last):
+                picked[0, size], picked[1, size] = row, at
+                size += (q[at] != 0.0) | (product[at] != 0.0)
+                at += 1
+        at = start
+        while 2 * size > stop - start and at < stop:
+            first, last, jump = _part(at, stop, k, count, group)
+            end = at + last - first
             total += _correct(
-                X[first:last], jump, w, b, code, parameter,
-                y[at:end], q[at:end], product[at:end], some[3], out,
+                X[first:last], jump, w, b, code, parameter, y[at:end], q[at:end], product[at:end],
+                change, out,
             )  # fmt: skip
-        else:
-            _copy(X[first:last], index, size, rows)
+            at = end
+        if 2 * size <= stop - start:
             for r in range(size):
-                i = at + index[r]
-                some[0, r], some[1, r], some[2, r] = y[i], q[i], product[i]
-            total += _correct(
-                rows[:size], 0, w, b, code, parameter, some[0], some[1], some[2], some[3], out
-            )
-        at = end
+                _ask(X, picked[0, min(r + AHEAD_PICKED, size - 1)], 1)
+                at = picked[1, r]
+                total += _correct_one(
+                    X[picked[0, r]], w, b, code, parameter, y[at], q[at], product[at], out
+                )
     return total
 
 
 @jit(error_model="numpy", _nrt=False)
-def accumulate(X, k, count, group, lo, hi, c, index, rows, some, out):
-    """``out = sum over the places of c x``; rows with ``c = 0`` as above."""
+def gradient(
+    X, starts, group, lo, hi, w, b, code, parameter, y, q, least, none, picked, change, out
+):  # fmt: skip
+    """``out = sum of x q s`` over the groups `lo` to `hi` of all blocks, in the order of X.
+
+    Block `k` begins at the place ``starts[k]``; `none` are zeros, as many as a group has rows. Rows
+    with a weight up to the `least` are left out as above.
+    """
+    n, count = X.shape[0], starts.shape[0]
     out[:] = 0.0
-    at = lo
-    while at < hi:
-        first, last, jump = _part(at, hi, k, count, group)
-        end = at + last - first
+    total = 0.0
+    for start in range(lo, hi, TOGETHER // group):
+        stop = min(start + TOGETHER // group, hi)
         size = 0
-        for i in range(end - at):
-            index[size] = i
-            size += c[at + i] != 0.0
-        if 2 * size > end - at:
+        for g in range(start, stop):
+            at = starts[g % count] + g // count * group
+            for row in range(g * group, min((g + 1) * group, n)):
+                picked[0, size], picked[1, size] = row, at
+                size += q[at] > least
+                at += 1
+        if 2 * size > (stop - start) * group:
+            for g in range(start, stop):
+                first, last = g * group, min((g + 1) * group, n)
+                at = starts[g % count] + g // count * group
+                end = at + last - first
+                total += _correct(
+                    X[first:last], 0, w, b, code, parameter, y[at:end], q[at:end], none,
+                    change, out,
+                )  # fmt: skip
+            continue
+        for r in range(size):
+            _ask(X, picked[0, min(r + AHEAD_PICKED, size - 1)], 1)
+            at = picked[1, r]
+            total += _correct_one(X[picked[0, r]], w, b, code, parameter, y[at], q[at], 0.0, out)
+    return total
+
+
+@jit(error_model="numpy", _nrt=False)
+def accumulate(X, k, count, group, lo, hi, c, picked, out):
+    """``out = sum over the places of c x``; rows with ``c = 0`` are left out as above."""
+    out[:] = 0.0
+    for start in range(lo, hi, TOGETHER):
+        stop = min(start + TOGETHER, hi)
+        size, at = 0, start
+        while at < stop:
+            first, last, _ = _part(at, stop, k, count, group)
+            for row in range(first, last):
+                picked[0, size], picked[1, size] = row, at
+                size += c[at] != 0.0
+                at += 1
+        at = start
+        while 2 * size > stop - start and at < stop:
+            first, last, jump = _part(at, stop, k, count, group)
+            end = at + last - first
             _accumulate(X[first:last], jump, c[at:end], out)
-        else:
-            _copy(X[first:last], index, size, rows)
+            at = end
+        if 2 * size <= stop - start:
             for r in range(size):
-                some[0, r] = c[at + index[r]]
-            _accumulate(rows[:size], 0, some[0], out)
-        at = end
+                _ask(X, picked[0, min(r + AHEAD_PICKED, size - 1)], 1)
+                _add_one(X[picked[0, r]], c[picked[1, r]], out)

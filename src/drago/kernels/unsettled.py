@@ -30,13 +30,16 @@ def find(table, change, q, p, first, last, low, high, cap, where, level, weight,
 
 @jit(error_model="numpy", _nrt=False)
 def collect(where, level, weight, p, starts, sizes, s, u, mass):
-    """The argument of the dual step and the nominal weight of all rows in the lists."""
+    """The argument of the dual step for all rows in the lists, and their nominal weights.
+
+    The latter are left as they are where all rows have the same.
+    """
     at = 0
     for k in range(starts.shape[0]):
         for r in range(starts[k], starts[k] + sizes[k]):
-            share = p[where[r]] if p.shape[0] > 1 else p[0]
-            u[at] = level[r] + s * (weight[r] / share)
-            mass[at] = share
+            if p.shape[0] > 1:
+                mass[at] = p[where[r]]
+            u[at] = level[r] + s * (weight[r] / mass[at])
             at += 1
     return at
 

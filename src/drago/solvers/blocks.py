@@ -96,7 +96,6 @@ class Blocks:
         largest = max(self._sizes)
         self._is_compiled = self._is_for_kernels()
         self._raw = np.empty((0 if self._is_compiled else largest, k))
-        self._no_product = np.zeros((largest if self._is_compiled else 0, k))
         self._slopes = np.empty((largest if self._copied else 0, k))
         self._losses = np.empty(self._slopes.shape[0])
 
@@ -213,23 +212,22 @@ class Blocks:
         return self.accumulate(k, slopes), slopes.sum(axis=0)
 
     def _compiled_correction(
-        self, k: int, w: Matrix, b: Vector, q: Vector, product: Matrix, least: float = 0.0
+        self, k: int, w: Matrix, b: Vector, q: Vector, product: Matrix
     ) -> tuple[Matrix, Vector]:
-        """In one visit, and only to rows with a `product` or a weight above the `least`."""
+        """In one visit, and only to rows with a weight or a `product`."""
         from drago.kernels.blocks import correct
 
-        parts, data = self._parts[k], (self.y[self.slices[k]], q, product[:, 0], least)
-        sums = np.empty(len(parts))
+        parts, data = self._parts[k], (self.y[self.slices[k]], q, product[:, 0])
+        sums = np.empty((len(parts), 1))
 
         def part(lo: int, hi: int) -> None:
             place = parts.index((lo, hi))
+            room = self._room(), np.empty(self._group)
             out = self._partial[place, :, 0]
-            sums[place] = correct(
-                *self._places(k, lo, hi), *self._model(w, b), *data, *self._room(), out
-            )
+            sums[place] = correct(*self._places(k, lo, hi), *self._model(w, b), *data, *room, out)
 
         self._each(part, parts)
-        return self._partial[: len(parts)].sum(axis=0), sums.sum(keepdims=True)
+        return self._partial[: len(parts)].sum(axis=0), sums.sum(axis=0)
 
     def gradient(
         self, q: Vector, w: Matrix, b: Vector, known: Mapping[int, Matrix]
@@ -290,14 +288,27 @@ class Blocks:
         return grad, grad_b, size
 
     def _compiled_gradient(self, q: Vector, w: Matrix, b: Vector) -> tuple[Matrix, Vector, int]:
-        least = NOTICEABLE / q.size
-        grad, grad_b = np.zeros(w.shape), np.zeros(1)
-        for k, rows in enumerate(self.slices):
-            none = self._no_product[: rows.stop - rows.start]
-            one, one_b = self._compiled_correction(k, w, b, q[rows], none, least)
-            grad += one
-            grad_b += one_b
-        return grad, grad_b, int(np.count_nonzero(q > least))
+        """The rows in the order of X, which is how memory likes them."""
+        from drago.kernels.blocks import gradient
+
+        X, *_ = self._places(0, 0, 0)
+        starts = np.array([rows.start for rows in self.slices])
+        groups = -(-self.problem.n_samples // self._group)
+        count = min(groups, self.count * max(map(len, self._parts)))
+        ends = [groups * i // count for i in range(count + 1)]
+        partial, sums = np.empty((count, w.shape[0])), np.empty((count, 1))
+        least, none = NOTICEABLE / q.size, np.zeros(self._group)
+
+        def part(index: int, _: int) -> None:
+            change = np.empty(self._group)
+            sums[index] = gradient(
+                X, starts, self._group, ends[index], ends[index + 1], *self._model(w, b),
+                self.y, q, least, none, self._room(), change, partial[index],
+            )  # fmt: skip
+
+        self._each(part, [(index, 0) for index in range(count)])
+        size = int(np.count_nonzero(q > least))
+        return partial.sum(axis=0)[:, None], sums.sum(axis=0), size
 
     def _each(self, part: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
         done: Iterable[None]
@@ -333,12 +344,12 @@ class Blocks:
         loss = self.problem.loss
         return np.ascontiguousarray(w[:, 0]), float(b[0]), loss.code, loss.parameter
 
-    def _room(self) -> tuple[Any, ...]:
-        """Where the kernels put the rows that they pick."""
+    @staticmethod
+    def _room() -> npt.NDArray[np.int64]:
+        """Where the kernels list rows."""
         from drago.kernels.blocks import TOGETHER
 
-        d = self.problem.n_features
-        return np.empty(TOGETHER, np.int64), np.empty((TOGETHER, d)), np.empty((4, TOGETHER))
+        return np.empty((2, TOGETHER), np.int64)
 
     def _weighted(self, k: int, lo: int, hi: int, weights: Matrix, out: Matrix) -> None:
         """``out = X' weights`` for places of block `k`, with the weights of all of it."""
@@ -346,7 +357,7 @@ class Blocks:
         if self._is_compiled:
             from drago.kernels.blocks import accumulate
 
-            accumulate(*self._places(k, lo, hi), weights[:, 0], *self._room(), out[:, 0])
+            accumulate(*self._places(k, lo, hi), weights[:, 0], self._room(), out[:, 0])
             return
         weights = weights[lo:hi]
         if self.problem.is_sparse:

@@ -59,7 +59,7 @@ class Unsettled:
         self._p = p[:1] if p.min() == p.max() else p
         part = p.size // _SHARE
         # Rows of all lists and one more.
-        self._u, self._mass, self._new = u[:part], u[part : 2 * part], u[2 * part : 3 * part]
+        self._u, self._new, self._mass = u[:part], u[part : 2 * part], np.full(part, p[0])
         self._where = np.empty(part, np.int64 if p.size > np.iinfo(np.int32).max else np.int32)
         self._level, self._weight = np.empty(part), np.empty(part)
         self._starts = np.array([rows.start // _SHARE for rows in slices])
@@ -160,8 +160,11 @@ class Unsettled:
         if capped > 0:  # the settled rows at the cap are one more row
             self._u[size], self._mass[size] = _HUGE, capped
             size += 1
+        if size == 0:
+            return False
         u, mass, new = self._u[:size], self._mass[:size], self._new[:size]
         tau = capped_chi2(u, mass, c, self._oracle.cap, self._oracle.memory["_tau"], new)
+        mass[-1] = self._p[0]
         is_inside = self._bounds[0].max() <= tau <= self._bounds[1].min()
         if not is_inside or abs(new.sum() - 1.0) > _ROUNDING:
             return False
