@@ -95,7 +95,9 @@ def _evaluate(X, jump, w, b, code, parameter, y, losses, slopes):
         _ask_ahead(X, i, size, ahead, jump)
         _products(X, i, size, w, b, losses)
         for r in range(i, i + size):
-            losses[r], slopes[r] = one_single_output(code, parameter, y[r], losses[r])
+            losses[r], slope = one_single_output(code, parameter, y[r], losses[r])
+            if slopes.shape[0] > 0:
+                slopes[r] = slope
 
 
 @jit(error_model="numpy", fastmath=REDUCE, _nrt=False)
@@ -151,7 +153,7 @@ def _part(at, end, k, count, group):
 
 @jit(error_model="numpy", _nrt=False)
 def evaluate(X, k, count, group, lo, hi, w, b, code, parameter, y, losses, slopes):
-    """Losses and slopes of the places `lo` to `hi`."""
+    """Losses of the places `lo` to `hi`, and slopes if there is room for any."""
     at = lo
     while at < hi:
         first, last, jump = _part(at, hi, k, count, group)

@@ -1,4 +1,4 @@
-"""The argument of the dual step; products with rows ``first, first + stride, ...`` of CSR."""
+"""Dual step's argument, table of products; rows ``first, first + stride, ...`` of CSR."""
 
 from drago.kernels import REDUCE, jit
 
@@ -38,3 +38,15 @@ def proximal_argument_chi2(table, s, q, p, u):
     """``u = table + s q/p``."""
     for i in range(u.shape[0]):
         u[i] = table[i] + s * (q[i] / p[i])
+
+
+@jit(fastmath=REDUCE)
+def renew(slopes, q, product):
+    """``slopes = q slopes - product``, which is added to `product`; returns the sum of it."""
+    total = 0.0
+    for i in range(q.shape[0]):
+        change = q[i] * slopes[i] - product[i]
+        slopes[i] = change
+        product[i] += change
+        total += change
+    return total

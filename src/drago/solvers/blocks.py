@@ -158,6 +158,10 @@ class Blocks:
         if self._pool is not None:
             self._pool.shutdown()
 
+    def losses_of(self, k: int, w: Matrix, b: Vector, losses: Vector, slopes: Matrix) -> None:
+        """Losses of block `k`, and slopes if it is less trouble to fill them than not to."""
+        self.evaluate(k, w, b, losses, slopes[:0] if self._is_compiled else slopes)
+
     def evaluate(self, k: int, w: Matrix, b: Vector, losses: Vector, slopes: Matrix) -> None:
         """Losses and slopes of block `k`, written to arrays of its size."""
         y, loss = self.y[self.slices[k]], self.problem.loss

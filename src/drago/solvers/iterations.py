@@ -258,17 +258,18 @@ class Iterations:
         blocks = self.blocks
         rows_k, rows_j = blocks.slices[k], blocks.slices[j]
         size_k, size_j = rows_k.stop - rows_k.start, rows_j.stop - rows_j.start
-        losses, slopes = self._losses[0, :size_k], self._slopes[0, :size_k]
-        blocks.evaluate(k, self.w, self.b, losses, slopes)
-        losses_j = self._losses[1, :size_j]
+        losses_j, slopes = self._losses[1, :size_j], self._slopes[0, :size_k]
         if j == k:
-            losses_j[:] = losses
+            blocks.evaluate(k, self.w, self.b, losses_j, slopes)
+            losses = losses_j.copy()
+            losses_j -= self._older_losses(rows_j)
+            self._table_of_losses(rows_k)[:] = losses
         else:
-            blocks.evaluate(j, self.w, self.b, losses_j, self._slopes[1, :size_j])
+            blocks.losses_of(j, self.w, self.b, losses_j, self._slopes[1, :size_j])
+            losses_j -= self._older_losses(rows_j)
+            blocks.evaluate(k, self.w, self.b, self._table_of_losses(rows_k), slopes)
             self.n_calls += size_j
-        losses_j -= self._older_losses(rows_j)
         losses_j *= scale
-        self._store_losses(rows_k, losses)
         self._weigh(j, losses_j, k, s)
         self._update_product(k, slopes)
         self.n_calls += size_k
@@ -298,11 +299,8 @@ class Iterations:
     def _update_product(self, k: int, slopes: Matrix) -> None:
         """The table ``qhat s`` on block `k`, and its aggregate."""
         rows = self.blocks.slices[k]
-        slopes *= self._weights_of(k)[:, None]
-        slopes -= self.product[rows]
-        self._store_product(rows, slopes)
+        self._last_change_b = self._renew_product(rows, slopes, self._weights_of(k))
         self._last_change = self.blocks.accumulate(k, slopes)
-        self._last_change_b = slopes.sum(axis=0)
         self.aggregate += self._last_change
         self.aggregate_b += self._last_change_b
 
@@ -310,11 +308,21 @@ class Iterations:
         """The table of losses before this iteration."""
         return self.loss_table[rows]
 
-    def _store_losses(self, rows: slice, losses: Vector) -> None:
-        self.loss_table[rows] = losses
+    def _table_of_losses(self, rows: slice) -> Vector:
+        """Where the new losses of a block go."""
+        return self.loss_table[rows]
 
-    def _store_product(self, rows: slice, change: Matrix) -> None:
-        self.product[rows] += change
+    def _renew_product(self, rows: slice, slopes: Matrix, q: Vector) -> Vector:
+        """Set the table to ``q slopes``; `slopes` becomes the change, whose sum is returned."""
+        from drago.kernels.drago import renew
+
+        product = self.product[rows]
+        if product.shape[1] == 1:
+            return np.array([renew(slopes[:, 0], q, product[:, 0])])
+        slopes *= q[:, None]
+        slopes -= product
+        product += slopes
+        return slopes.sum(axis=0)
 
     def _window(self, here: Matrix) -> Matrix:
         """The sum of the M - 1 points before the last one, w_{t-M} ... w_{t-2}."""
@@ -507,13 +515,13 @@ class LaggedIterations(Iterations):
     def _older_losses(self, rows: slice) -> Vector:
         return self.old_losses[rows]
 
-    def _store_losses(self, rows: slice, losses: Vector) -> None:
+    def _table_of_losses(self, rows: slice) -> Vector:
         self.old_losses[rows] = self.loss_table[rows]
-        self.loss_table[rows] = losses
+        return super()._table_of_losses(rows)
 
-    def _store_product(self, rows: slice, change: Matrix) -> None:
+    def _renew_product(self, rows: slice, slopes: Matrix, q: Vector) -> Vector:
         self.old_product[rows] = self.product[rows]
-        self.product[rows] += change
+        return super()._renew_product(rows, slopes, q)
 
     def _window(self, here: Matrix) -> Matrix:
         return self._ring_sum - self._ring[self.t % self.blocks.count]
