@@ -16,10 +16,11 @@ import numpy as np
 
 from drago.kernels import REDUCE, jit
 
-# Passes of Newton's method before the robust start (a selection in linear time) is paid for, and
-# before the working set is sorted.
+# Passes of Newton's method before the robust start (a selection in linear time) is paid for.
 PATIENCE = 12
 SUBSAMPLE = 2048
+# Steps of the search that follows such a start: more than there are halvings of a bracket.
+BISECTIONS = 1100
 # Rows that a selection looks at first, at least.
 SAMPLE = 512
 
@@ -179,7 +180,7 @@ def _chi2_newton(u, p, c, cap, ref):
 
 @jit(error_model="numpy")
 def _chi2_exact(u, p, c, cap):
-    """``tau`` by selection, then a sort of the few rows that it leaves open.
+    """``tau`` by selection, then a bracketed search among the rows that it leaves open.
 
     With ``m`` the quantile that a vertex would use, ``tau`` lies in ``[m - c cap, m]``: rows
     further than ``c cap`` from ``m`` are settled, and ``u - m`` is exact for the others.
@@ -192,11 +193,11 @@ def _chi2_exact(u, p, c, cap):
         if u[i] == m:
             tied += p[i]
     width = c * cap if bounded else c / tied
-    capped = 0.0
+    settled = 0.0
     size = 0
     for i in range(n):
         if u[i] - m >= width and bounded:
-            capped += p[i]
+            settled += p[i]
         elif u[i] - m > -width:
             size += 1
     d, w = np.empty(size), np.empty(size)
@@ -207,48 +208,27 @@ def _chi2_exact(u, p, c, cap):
             d[size] = gap
             w[size] = p[i]
             size += 1
-    order = np.argsort(d)
-    # Bisection on the 2 size breakpoints, zero of a row at d, cap of a row at d - width.
-    mass, moment = np.zeros(size + 1), np.zeros(size + 1)
-    for k in range(size):
-        i = order[k]
-        mass[k + 1] = mass[k] + w[i]
-        moment[k + 1] = moment[k] + w[i] * d[i]
-    d = d[order]
-    lo, hi = -width, 0.0
-    for shift in (0.0, width):
-        if shift > 0.0 and not bounded:
-            continue
-        a, b = 0, size
-        while a < b:
-            k = (a + b) // 2
-            t = d[k] - shift
-            first = np.searchsorted(d, t, side="right")
-            last = np.searchsorted(d, t + width, side="left") if bounded else size
-            free = mass[last] - mass[first]
-            total = (moment[last] - moment[first] - t * free) / c
-            if bounded:
-                total += cap * (capped + mass[size] - mass[last])
-            if total >= 1.0:
-                lo = max(lo, t)
-                a = k + 1
-            else:
-                hi = min(hi, t)
-                b = k
-    # Within (lo, hi) no row changes its state.
-    middle = 0.5 * (lo + hi)
-    first = np.searchsorted(d, middle, side="right")
-    last = np.searchsorted(d, middle + width, side="left") if bounded else size
-    free = 0.0
-    moment_free = 0.0
-    for k in range(first, last):
-        i = order[k]
-        free += w[i]
-        moment_free += w[i] * d[k]
-    full = cap * (capped + mass[size] - mass[last]) if bounded else 0.0
-    if free > 0.0:
-        return m, min(max((moment_free - c * (1.0 - full)) / free, lo), hi)
-    return m, middle
+    lo, hi, delta = -width, 0.0, 0.0
+    last_free, last_capped = -1.0, -1.0
+    for _ in range(BISECTIONS):
+        free, capped, moment = _chi2_sums(d, w, 0.0, delta, c * cap)
+        full = cap * (settled + capped) if bounded else 0.0
+        if free == last_free and capped == last_capped:
+            break
+        excess = full + (moment - delta * free) / c - 1.0
+        if excess > 0.0:
+            lo = max(lo, delta)
+        else:
+            hi = min(hi, delta)
+        last_free, last_capped = free, capped
+        step = (moment - c * (1.0 - full)) / free if free > 0.0 else math.nan
+        if not lo <= step <= hi:
+            step = 0.5 * (lo + hi)
+            last_free = -1.0
+        if step == delta or excess == 0.0:
+            break
+        delta = step
+    return m, delta
 
 
 @jit(fastmath=REDUCE, error_model="numpy")
