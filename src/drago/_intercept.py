@@ -18,12 +18,12 @@ Point = tuple[float, float, float]
 # |sum q s| relative to its scale at which the intercept counts as found: the value is then right
 # to the square of this.
 _SLOPE_TOLERANCE = 1e-8
+# The same for a lower bound on the value, relative to it.
+_VALUE_TOLERANCE = 1e-15
 # Intercepts of classes this near are tried as equal ones.
 _TIE = 1e-6
 # A step narrows the bracket well if this share of it is left.
 _NARROWS = 0.2
-# The same for a lower bound on the value, relative to it.
-_VALUE_TOLERANCE = 1e-15
 
 
 def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:

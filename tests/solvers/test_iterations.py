@@ -626,7 +626,7 @@ def test_compiled_iterations_are_those_of_python(loss, intercept, metric, tail):
         fit_intercept=intercept,
         sample_weight=rng.exponential(size=60) + 0.1,
     )
-    assert OneBlockIterations.is_for(problem, problem.dual_oracle(), 1)
+    assert OneBlockIterations.is_for(problem, 1)
     mean = problem.weighted_rows(problem.p[:, None])[:, 0] if intercept else None
     states = []
     for kind in (SupportIterations, OneBlockIterations):
@@ -658,7 +658,7 @@ def test_which_problems_have_compiled_iterations():
 
     def is_for(X=X, count=1, **options):
         problem = make(X, y, **options)
-        return OneBlockIterations.is_for(problem, problem.dual_oracle(), count)
+        return OneBlockIterations.is_for(problem, count)
 
     assert is_for() and is_for(X.astype(np.float32))
     # Beyond small data: only what needs no copy, and has losses of one curvature.
@@ -673,7 +673,7 @@ def test_which_problems_have_compiled_iterations():
         problem = make(
             features, z[: len(features)] if len(z) >= len(features) else np.append(z, 0.0), loss
         )
-        assert OneBlockIterations.is_for(problem, problem.dual_oracle(), 1) == expected
+        assert OneBlockIterations.is_for(problem, 1) == expected
     assert not is_for(count=2)
     assert not is_for(sp.csr_array(X))
     assert not is_for(uncertainty="extremile")

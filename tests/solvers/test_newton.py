@@ -266,10 +266,10 @@ def test_which_problems_have_compiled_steps():
         ({"constraint": drago.NonNegative()}, False),
     ):
         problem = drago.DROProblem(X, y, shift_cost=0.1, **kwargs)
-        assert _CompiledStage.is_for(problem, problem.dual_oracle()) == expected
+        assert _CompiledStage.is_for(problem) == expected
     for Z in (X.astype(np.float32), sp.csr_array(X), np.asfortranarray(X)):
         problem = drago.DROProblem(Z, y, shift_cost=0.1)
-        assert not _CompiledStage.is_for(problem, problem.dual_oracle())
+        assert not _CompiledStage.is_for(problem)
 
 
 def test_small_data_are_certified_once():

@@ -325,8 +325,8 @@ def test_interrupted_and_resumed_is_the_same_to_the_last_bit(name, tmp_path):
     options, settings, kwargs = VARIANTS[name]
     problem = make(**options)
     method = drago.Drago(**{"finish": "none", "progressive": False, **settings})
-    count, oracle = method.n_blocks(problem), problem.dual_oracle()
-    compiled = OneBlockIterations.is_for(problem, oracle, count)
+    count = method.n_blocks(problem)
+    compiled = OneBlockIterations.is_for(problem, count)
     # Compiled rounds are longer: it takes more accuracy for a solve of several of them.
     kwargs = {"tol": 1e-16 if compiled else 1e-9, **kwargs}
     expected = quiet(problem, method, **kwargs)

@@ -173,9 +173,8 @@ class Loop:
 
     @property
     def start_error(self) -> float:
-        """How far above the optimum the start may lie: as far as is known, or expected."""
-        expected = np.inf if self._start is None else self._start.error
-        return min(max(self.best.gap, 0.0), abs(self.problem.reference[0]), expected)
+        """How far above the optimum the start may lie, as far as is known."""
+        return min(max(self.best.gap, 0.0), abs(self.problem.reference[0]))
 
     def iterations_left(self, n_iter: int) -> int:
         """How many a method may make that has made `n_iter`, up to the limit; at least one."""

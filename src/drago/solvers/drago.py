@@ -241,7 +241,7 @@ def _unregularised(problem: DROProblem) -> bool:
 def _is_small(problem: DROProblem) -> bool:
     if problem.n_samples * problem.n_features <= problem.small:
         return True
-    return OneBlockIterations.is_for(problem, problem.dual_oracle(), 1)
+    return OneBlockIterations.is_for(problem, 1)
 
 
 class _Run:
@@ -327,7 +327,7 @@ class _Run:
         kind = "lagged" if self.settings.tables == "lagged" else "blocks"
         if self.exact:
             kind = "support"
-            if OneBlockIterations.is_for(self.problem, self.loop.oracle, self.blocks.count):
+            if OneBlockIterations.is_for(self.problem, self.blocks.count):
                 return OneBlockIterations
         return self.problem.engine.get(kind, _KINDS[kind])
 

@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.bounds import curvature_cost, gradient, has_curvature_bound
-from drago.constraints import Everything
 from drago.losses import UserLoss
 from drago.newton import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
-from drago.uncertainty import DualOracle
+from drago.solvers.compiled import is_capped_chi2
 from drago.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
@@ -80,7 +79,7 @@ class Newton:
     @staticmethod
     def is_compiled(problem: DROProblem) -> bool:
         """Whether its steps are compiled for the problem."""
-        return _CompiledStage.is_for(problem, problem.dual_oracle())
+        return _CompiledStage.is_for(problem)
 
     def check(self, problem: DROProblem) -> None:
         if problem.engine:
@@ -142,7 +141,7 @@ class _Run:
         self.mirror, self.base = np.zeros_like(self.q), 0.0
         self.refreshed = 0
         self.level = np.inf  # L(w, q) at the end of the last stage
-        self.stage_of = _CompiledStage if _CompiledStage.is_for(problem, self.oracle) else _Stage
+        self.stage_of = _CompiledStage if _CompiledStage.is_for(problem) else _Stage
         # A start that was given may be the answer already; its gap decides on the first c.
         value = problem.primal(self.ev.w, self.ev.losses, self.q)
         self._observe(np.inf, value, milestone=loop.was_given_a_start)
@@ -298,17 +297,10 @@ class _CompiledStage(_Stage):
     """The same, compiled: for one output, dense features, and a capped simplex with chi2."""
 
     @staticmethod
-    def is_for(problem: DROProblem, oracle: DualOracle) -> bool:
-        capped = isinstance(oracle, CappedOracle) and oracle.cap > 1
-        dense = not problem.is_sparse and problem.X.flags.c_contiguous
-        return bool(
-            capped
-            and dense
-            and problem.X.dtype == np.float64
-            and problem.divergence.name == "chi2"
-            and problem.n_outputs == 1
-            and isinstance(problem.constraint, Everything)
-        )
+    def is_for(problem: DROProblem) -> bool:
+        if not is_capped_chi2(problem):
+            return False
+        return bool(problem.X.flags.c_contiguous and problem.X.dtype == np.float64)
 
     def advance(self, most: int) -> _Move:
         """A few steps: so many that an interruption is not kept waiting for long."""

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drago.constraints import Everything
-from drago.losses import Huber, Squared, UserLoss
+from drago.losses import Huber, Squared
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.blocks import SMALL
+from drago.solvers.compiled import is_capped_chi2
 from drago.solvers.iterations import SupportIterations
 from drago.solvers.steps import GROWTH, REMEMBERED, SecantSteps
-from drago.uncertainty import DualOracle
 from drago.uncertainty.capped import CappedOracle
 
 # Entries up to which one block is worth it, where the curvature of the losses does not change and
@@ -38,19 +37,11 @@ class OneBlockIterations(SupportIterations):
         return 8 if self.problem.n_entries <= SMALL else 4
 
     @staticmethod
-    def is_for(problem: DROProblem, oracle: DualOracle, count: int) -> bool:
+    def is_for(problem: DROProblem, count: int) -> bool:
         """Whether there is compiled code for a problem in `count` blocks."""
-        return (
-            count == 1
-            and not (problem.engine or problem.is_sparse)
-            and (problem.n_entries <= SMALL or _is_worth_it(problem))
-            and problem.n_outputs == 1
-            and not isinstance(problem.loss, UserLoss)
-            and isinstance(problem.constraint, Everything)
-            and problem.divergence.name == "chi2"
-            and isinstance(oracle, CappedOracle)
-            and oracle.cap > 1
-        )
+        if count > 1 or not is_capped_chi2(problem):
+            return False
+        return problem.n_entries <= SMALL or _is_worth_it(problem)
 
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
         if refresh or not isinstance(self.steps, SecantSteps):

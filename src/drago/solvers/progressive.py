@@ -55,6 +55,6 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
         metric, centre = inner.metric, None
         if hasattr(method, "metric_at"):
             metric, centre = method.metric_at(part, w, b, error) or (metric, centre)
-        loop._start = Start(w, b, metric=metric, centre=centre, error=error)
+        loop._start = Start(w, b, metric=metric, centre=centre)
     nested = "".join(f" [{note}]" for note in inner._notes)
     loop._notes.append(f"started from {size} of {n} rows{nested}")

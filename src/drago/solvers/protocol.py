@@ -81,8 +81,6 @@ class Start:
         The metric it came with.
     centre : array of shape (n_features,), optional
         Where that metric sees the features' centre.
-    error : float
-        How far above the optimum it may be expected to lie.
     """
 
     w: Matrix
@@ -90,7 +88,6 @@ class Start:
     q: Any = None
     metric: Metric | None = None
     centre: Vector | None = None
-    error: float = np.inf
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,22 @@
+"""Which problems have whole iterations compiled, by DRAGO on small data and by Newton's method."""
+
+from __future__ import annotations
+
+from drago.constraints import Everything
+from drago.losses import UserLoss
+from drago.problem import DROProblem
+from drago.uncertainty.capped import CVaR, Simplex
+
+
+def is_capped_chi2(problem: DROProblem) -> bool:
+    """Arrays, one output, a loss of our own, no constraint, a capped simplex with chi2."""
+    uncertainty = problem.uncertainty
+    is_tail = type(uncertainty) is CVaR and uncertainty.tail_fraction < 1
+    return bool(
+        (is_tail or type(uncertainty) is Simplex)
+        and problem.divergence.name == "chi2"
+        and not (problem.engine or problem.is_sparse)
+        and problem.n_outputs == 1
+        and not isinstance(problem.loss, UserLoss)
+        and isinstance(problem.constraint, Everything)
+    )
