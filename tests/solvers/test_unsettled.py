@@ -61,8 +61,9 @@ def test_the_lists_change_nothing(kind, name, nu, weighted, monkeypatch):
     found, on_all = run(problem, kind, 0, 200, monkeypatch)
     expected, all_of_them = run(problem, kind, np.inf, 200, monkeypatch)
     assert all_of_them == 200 and expected._unsettled is None
-    if name != "simplex" or (nu == 0.1 and kind is not LaggedIterations):
-        assert on_all < 180  # elsewhere the threshold moves too far in 200 steps
+    # Elsewhere the threshold moves too far in 200 steps, or the lists are too long.
+    if kind is not LaggedIterations and (name, nu) not in (("cvar 0.5", 0.1), ("simplex", 1e-3)):
+        assert on_all < 100
     assert np.abs(expected.w).max() > 0.1
     agree(found, expected)
 
@@ -147,7 +148,7 @@ def test_weights_of_listed_rows_are_written_when_asked_for(monkeypatch):
     problem = problem_of(SETS["cvar 0.1"], 0.05)
     it, _ = run(problem, Iterations, 0, 50, monkeypatch)
     lists = it._unsettled
-    assert lists._is_listed.sum() >= 4 and lists._sizes.sum() < 400
+    assert lists._is_listed.sum() >= 4 and lists._sizes.sum() < 240
     stale = it._q.copy()
     q = it.q.copy()
     assert (stale != q).any() and q.sum() == pytest.approx(1.0, abs=1e-12)

@@ -375,6 +375,8 @@ class Iterations:
     def estimates(self) -> tuple[float, float]:
         """The gap and the objective as the tables see them; no visit to the data."""
         problem = self.problem
+        if self._unsettled is not None:
+            self._unsettled.forget(self._q)  # the lists lie in _u
         exact = self._u
         self._estimator.solve_into(self.loss_table, problem.nu, exact)
         value = [

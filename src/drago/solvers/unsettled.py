@@ -28,7 +28,7 @@ Vector = npt.NDArray[np.float64]
 LEAST_ROWS = 1 << 16
 _LEAST_BLOCKS = 4
 # One row of so many has a place in the lists; steps on all rows after these were too short.
-_SHARE = 3
+_SHARE = 4
 _REST = 8
 # How far tau may move, in multiples of its last move; how fast that falls when it moves less.
 _ROOM = 3.0
@@ -50,7 +50,7 @@ class Unsettled:
     oracle : CappedOracle
         Whose threshold ``tau`` is used and kept.
     u : array of shape (n,)
-        Room.
+        Room. Whoever else writes to it ends the lists before, by `forget`.
     """
 
     def __init__(self, slices: Sequence[slice], oracle: CappedOracle, u: Vector) -> None:
@@ -58,10 +58,11 @@ class Unsettled:
         p = oracle.p
         self._p = p[:1] if p.min() == p.max() else p
         part = p.size // _SHARE
-        # Rows of all lists and one more.
-        self._u, self._new, self._mass = u[:part], u[part : 2 * part], np.full(part, p[0])
+        # Rows of all lists and one more. Most of it lies in `u`, which others overwrite.
+        places = [u[k * part : (k + 1) * part] for k in range(_SHARE)]
+        self._u, self._new, self._level, self._weight = places
+        self._mass = np.full(part, p[0])
         self._where = np.empty(part, np.int64 if p.size > np.iinfo(np.int32).max else np.int32)
-        self._level, self._weight = np.empty(part), np.empty(part)
         self._starts = np.array([rows.start // _SHARE for rows in slices])
         self._room = np.diff([*self._starts, part - 1])
         count = len(slices)
