@@ -105,18 +105,19 @@ def test_equals_the_literal_algorithm(monkeypatch):
     scale=st.sampled_from([1e-6, 1.0, 1e6]),
     levels=st.sampled_from([0, 3]),
     weighted=st.booleans(),
+    size=st.sampled_from([40, 3]),
 )
-def test_any_sequence_of_steps(seed, tail, nu, s, scale, levels, weighted):
-    """Tables and changes at random, also with many equal losses: the same weights."""
+def test_any_sequence_of_steps(seed, tail, nu, s, scale, levels, weighted, size):
+    """Tables and changes at random, equal losses, lists without room: the same weights."""
     rng = np.random.default_rng(seed)
-    n, slices = 240, [slice(k, k + 40) for k in range(0, 240, 40)]
+    n, slices = 240, [slice(k, k + size) for k in range(0, 240, size)]
     p = nominal("random" if weighted else "uniform", n, rng)
     uncertainty = drago.Simplex() if tail is None else drago.CVaR(tail)
     mine, plain = (uncertainty.oracle(p, drago.Chi2()) for _ in range(2))
     hypothesis.assume(mine.cap > 1)
 
-    def losses(size):
-        drawn = rng.exponential(size=size)
+    def losses(count):
+        drawn = rng.exponential(size=count)
         return scale * (np.round(drawn * levels) if levels else drawn)
 
     nu, s = nu * scale, s * scale
@@ -127,9 +128,9 @@ def test_any_sequence_of_steps(seed, tail, nu, s, scale, levels, weighted):
     lists = Unsettled(slices, mine, np.empty(n))
     lists.memory["moved"] = scale * rng.choice([1e-3, 0.1])
     for _ in range(12):
-        j, k = rng.integers(0, 6, size=2)
-        table[slices[k]] += rng.choice([0.0, 0.01, 1.0]) * (losses(40) - scale)
-        change = rng.choice([0.0, 0.01, 3.0]) * (losses(40) - scale)
+        j, k = rng.integers(0, len(slices), size=2)
+        table[slices[k]] += rng.choice([0.0, 0.01, 1.0]) * (losses(size) - scale)
+        change = rng.choice([0.0, 0.01, 3.0]) * (losses(size) - scale)
         u = table + s * expected / p
         u[slices[j]] += change
         plain.solve_into(u, nu + s, expected)
@@ -171,6 +172,7 @@ def test_no_lists_where_they_are_of_no_use():
 
     assert made(4, uncertainty=drago.CVaR(0.1)) is not None
     assert made(3, uncertainty=drago.CVaR(0.1)) is None
+    assert made(n // 63, uncertainty=drago.CVaR(0.1)) is None
     assert made(4, uncertainty=drago.CVaR(0.1), divergence="kl") is None
     assert made(4, uncertainty=drago.CVaR(1.0)) is None
     assert made(4, uncertainty=drago.Chi2Ball(1.0)) is None

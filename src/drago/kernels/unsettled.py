@@ -15,6 +15,8 @@ def find(table, change, q, p, first, last, low, high, cap, where, level, weight,
     """
     size, capped = 0, 0.0
     for i in range(first, last):
+        if size >= room:
+            return -1, 0.0
         share = p[i] if p.shape[0] > 1 else p[0]
         loss = table[i] + change[i - first] if change.shape[0] > 0 else table[i]
         is_full = (q[i] >= share * cap) & (loss >= high)
@@ -23,8 +25,6 @@ def find(table, change, q, p, first, last, low, high, cap, where, level, weight,
         level[start + size] = loss
         weight[start + size] = q[i]
         size += 0 if is_full | ((q[i] == 0.0) & (loss <= low)) else 1
-        if size == room:
-            return -1, 0.0
     return size, capped
 
 

@@ -24,9 +24,10 @@ from drago.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
 
-# Rows and blocks below which a step on all rows takes no longer.
+# Rows, blocks and rows in a block below which a step on all rows takes no longer.
 LEAST_ROWS = 1 << 16
 _LEAST_BLOCKS = 4
+_LEAST_BLOCK = 64
 # One row of so many has a place in the lists; steps on all rows after these were too short.
 _SHARE = 4
 _REST = 8
@@ -78,7 +79,8 @@ class Unsettled:
         """Lists, where weights can be settled and it pays to know which are."""
         if not isinstance(oracle, CappedOracle) or problem.divergence.name != "chi2":
             return None
-        is_large = problem.n_samples >= LEAST_ROWS and len(slices) >= _LEAST_BLOCKS
+        n, count = problem.n_samples, len(slices)
+        is_large = n >= LEAST_ROWS and _LEAST_BLOCKS <= count <= n // _LEAST_BLOCK
         return cls(slices, oracle, u) if is_large and oracle.cap > 1 else None
 
     def step(
@@ -133,9 +135,8 @@ class Unsettled:
         room = _ROOM * self.memory["moved"]
         if np.isnan(room):
             return False
-        for block, rows in enumerate(self._slices):
-            if self._is_listed[block]:
-                continue
+        for block in np.flatnonzero(~self._is_listed).tolist():
+            rows = self._slices[block]
             size, self._capped[block] = find(
                 table, change if block == j else _NONE, q, self._p, rows.start, rows.stop,
                 tau - room, tau + room + (nu * cap if cap < np.inf else 0.0), cap,
