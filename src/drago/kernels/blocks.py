@@ -184,22 +184,23 @@ def correct(
                 picked[0, size], picked[1, size] = row, at
                 size += (q[at] != 0.0) | (product[at] != 0.0)
                 at += 1
-        at = start
-        while 2 * size > stop - start and at < stop:
-            first, last, jump = _part(at, stop, k, count, group)
-            end = at + last - first
-            total += _correct(
-                X[first:last], jump, w, b, code, parameter, y[at:end], q[at:end], product[at:end],
-                change, out,
-            )  # fmt: skip
-            at = end
-        if 2 * size <= stop - start:
-            for r in range(size):
-                _ask(X, picked[0, min(r + AHEAD_PICKED, size - 1)], 1)
-                at = picked[1, r]
-                total += _correct_one(
-                    X[picked[0, r]], w, b, code, parameter, y[at], q[at], product[at], out
-                )
+        if 2 * size > stop - start:
+            at = start
+            while at < stop:
+                first, last, jump = _part(at, stop, k, count, group)
+                end = at + last - first
+                total += _correct(
+                    X[first:last], jump, w, b, code, parameter,
+                    y[at:end], q[at:end], product[at:end], change, out,
+                )  # fmt: skip
+                at = end
+            continue
+        for r in range(size):
+            _ask(X, picked[0, min(r + AHEAD_PICKED, size - 1)], 1)
+            at = picked[1, r]
+            total += _correct_one(
+                X[picked[0, r]], w, b, code, parameter, y[at], q[at], product[at], out
+            )
     return total
 
 
@@ -254,13 +255,14 @@ def accumulate(X, k, count, group, lo, hi, c, picked, out):
                 picked[0, size], picked[1, size] = row, at
                 size += c[at] != 0.0
                 at += 1
-        at = start
-        while 2 * size > stop - start and at < stop:
-            first, last, jump = _part(at, stop, k, count, group)
-            end = at + last - first
-            _accumulate(X[first:last], jump, c[at:end], out)
-            at = end
-        if 2 * size <= stop - start:
-            for r in range(size):
-                _ask(X, picked[0, min(r + AHEAD_PICKED, size - 1)], 1)
-                _add_one(X[picked[0, r]], c[picked[1, r]], out)
+        if 2 * size > stop - start:
+            at = start
+            while at < stop:
+                first, last, jump = _part(at, stop, k, count, group)
+                end = at + last - first
+                _accumulate(X[first:last], jump, c[at:end], out)
+                at = end
+            continue
+        for r in range(size):
+            _ask(X, picked[0, min(r + AHEAD_PICKED, size - 1)], 1)
+            _add_one(X[picked[0, r]], c[picked[1, r]], out)
