@@ -139,7 +139,7 @@ class Iterations:
             "oracle": self.oracle.memory,
             "estimator": self._estimator.memory,
             "steps": dict(vars(self.steps)),
-            "unsettled": {} if self._unsettled is None else self._unsettled.memory,
+            "unsettled": {} if self._unsettled is None else dict(self._unsettled.memory),
         }
 
     @classmethod
