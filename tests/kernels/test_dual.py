@@ -196,6 +196,20 @@ def test_capped_where_the_subsample_misleads(divergence, cap):
                 np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
 
 
+def test_capped_on_round_numbers():
+    """Where steps of the search land on its ends exactly, it must not go back and forth."""
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        n = int(rng.integers(2, 9))
+        u, p = np.round(3.0 * rng.standard_normal(n)), rng.integers(1, 8, n).astype(float)
+        p /= p.sum()
+        c, tail = float(rng.choice([0.1, 0.25, 0.5, 1.0, 2.0, 4.0])), rng.choice([0.1, 0.25, 0.5])
+        cap = 1.0 / tail if p.min() < tail else np.inf
+        q = capped("chi2", u, p, c, cap)[0]
+        expected = twins.worst_case(described(cap), u, c, "chi2", p)
+        np.testing.assert_allclose(q, expected, rtol=0, atol=1e-13)
+
+
 def test_capped_kl_logarithms_do_not_underflow():
     u = np.array([0.0, -1e4, -1e6, 1.0])
     p = np.array([0.1, 0.2, 0.3, 0.4])

@@ -208,7 +208,7 @@ def _chi2_exact(u, p, c, cap):
             d[size] = gap
             w[size] = p[i]
             size += 1
-    lo, hi, delta = -width, 0.0, 0.0
+    lo, hi, delta = -width, 0.0, -width
     last_free, last_capped = -1.0, -1.0
     for _ in range(BISECTIONS):
         free, capped, moment = _chi2_sums(d, w, 0.0, delta, c * cap)
@@ -222,11 +222,13 @@ def _chi2_exact(u, p, c, cap):
             hi = min(hi, delta)
         last_free, last_capped = free, capped
         step = (moment - c * (1.0 - full)) / free if free > 0.0 else math.nan
-        if not lo <= step <= hi:
-            step = 0.5 * (lo + hi)
-            last_free = -1.0
         if step == delta or excess == 0.0:
             break
+        if not lo < step < hi:  # not the ends, between which it might go back and forth
+            step = 0.5 * (lo + hi)
+            last_free = -1.0
+            if step == delta:
+                break
         delta = step
     return m, delta
 
