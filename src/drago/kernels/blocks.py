@@ -152,6 +152,19 @@ def _part(at, end, k, count, group):
 
 
 @jit(error_model="numpy", _nrt=False)
+def _pick(at, end, k, count, group, c, d, picked):
+    """The rows and places, of those from `at` to `end`, where `c` or `d` is not 0; how many."""
+    size = 0
+    while at < end:
+        first, last, _ = _part(at, end, k, count, group)
+        for row in range(first, last):
+            picked[0, size], picked[1, size] = row, at
+            size += (c[at] != 0.0) | (d[at] != 0.0)
+            at += 1
+    return size
+
+
+@jit(error_model="numpy", _nrt=False)
 def evaluate(X, k, count, group, lo, hi, w, b, code, parameter, y, losses, slopes):
     """Losses of the places `lo` to `hi`, and slopes if there is room for any."""
     at = lo
@@ -177,13 +190,7 @@ def correct(
     total = 0.0
     for start in range(lo, hi, TOGETHER):
         stop = min(start + TOGETHER, hi)
-        size, at = 0, start
-        while at < stop:
-            first, last, _ = _part(at, stop, k, count, group)
-            for row in range(first, last):
-                picked[0, size], picked[1, size] = row, at
-                size += (q[at] != 0.0) | (product[at] != 0.0)
-                at += 1
+        size = _pick(start, stop, k, count, group, q, product, picked)
         if 2 * size > stop - start:
             at = start
             while at < stop:
@@ -248,13 +255,7 @@ def accumulate(X, k, count, group, lo, hi, c, picked, out):
     out[:] = 0.0
     for start in range(lo, hi, TOGETHER):
         stop = min(start + TOGETHER, hi)
-        size, at = 0, start
-        while at < stop:
-            first, last, _ = _part(at, stop, k, count, group)
-            for row in range(first, last):
-                picked[0, size], picked[1, size] = row, at
-                size += c[at] != 0.0
-                at += 1
+        size = _pick(start, stop, k, count, group, c, c, picked)
         if 2 * size > stop - start:
             at = start
             while at < stop:
