@@ -26,9 +26,10 @@ from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import Status
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations, LaggedIterations
+from drago.solvers.iterations import Iterations
 from drago.solvers.steps import LaggedSteps, Steps
 from drago.solvers.tune import STEP_SIZES
+from drago.solvers.variants import LaggedIterations
 from drago.solvers.warm_up import compile_for
 
 # Rows of a batch of SGD. The paper's code takes its nu' there as it is, which is nu'/64 for us.

@@ -11,8 +11,9 @@ import drago
 from drago.metric import make_metric
 from drago.solvers import blocks as module
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.iterations import Iterations
 from drago.solvers.steps import LaggedSteps
+from drago.solvers.variants import LaggedIterations, SupportIterations
 
 STORAGES = {
     "dense": np.asarray,

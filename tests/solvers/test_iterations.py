@@ -15,9 +15,10 @@ import literal_variants
 from cases import nominal
 from drago.metric import Metric, make_metric
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.iterations import Iterations
 from drago.solvers.one_block import OneBlockIterations
 from drago.solvers.steps import LaggedSteps, SecantSteps, Steps, UnregularisedSteps
+from drago.solvers.variants import LaggedIterations, SupportIterations
 
 SETS = {
     "cvar": drago.CVaR(0.4),

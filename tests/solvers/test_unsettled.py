@@ -11,9 +11,10 @@ from cases import nominal
 from drago.metric import Metric, make_metric
 from drago.solvers import unsettled as module
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.iterations import Iterations
 from drago.solvers.steps import LaggedSteps, Steps, UnregularisedSteps
 from drago.solvers.unsettled import Unsettled
+from drago.solvers.variants import LaggedIterations, SupportIterations
 
 SETS = {"cvar 0.1": drago.CVaR(0.1), "cvar 0.5": drago.CVaR(0.5), "simplex": drago.Simplex()}
 

@@ -11,8 +11,9 @@ import cases
 import drago
 from drago.metric import make_metric
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations, LaggedIterations, SupportIterations
+from drago.solvers.iterations import Iterations
 from drago.solvers.steps import LaggedSteps, Steps, UnregularisedSteps
+from drago.solvers.variants import LaggedIterations, SupportIterations
 from drago.torch_engine.blocks import TensorBlocks
 from drago.torch_engine.iterations import KINDS
 from drago.torch_engine.problem import TensorProblem

@@ -23,8 +23,9 @@ import drago
 from drago.metric import make_metric
 from drago.problem import NonFiniteLossError
 from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations, SupportIterations
+from drago.solvers.iterations import Iterations
 from drago.solvers.steps import Steps
+from drago.solvers.variants import SupportIterations
 from drago.torch_engine import AutogradProblem, RobustLoss, autograd
 from drago.torch_engine._autograd_iterations import AutogradBlocks
 from drago.torch_engine._curvature import curvature_metric

@@ -1,6 +1,6 @@
 """DRAGO's iterations where all rows are one block: one output, a capped simplex with chi2.
 
-The same as `drago.solvers.iterations.SupportIterations` with `SecantSteps`, which says what they do
+The same as `drago.solvers.variants.SupportIterations` with `SecantSteps`, which says what they do
 and takes a hundred calls to NumPy for each of them.
 """
 

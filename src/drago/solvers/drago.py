@@ -20,15 +20,12 @@ from drago.problem import DROProblem, Evaluation
 from drago.solvers.base import Iterate, Loop
 from drago.solvers.blocks import NOTICEABLE, Blocks
 from drago.solvers.constants import constants_in, require_constants, theory_step
-from drago.solvers.iterations import (
-    Iterations,
-    LaggedIterations,
-    SupportIterations,
-)
+from drago.solvers.iterations import Iterations
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 from drago.solvers.one_block import OneBlockIterations
 from drago.solvers.steps import LaggedSteps, SecantSteps, StepRule, Steps, UnregularisedSteps
+from drago.solvers.variants import LaggedIterations, SupportIterations
 from drago.solvers.watch import WINDOW, Watch
 
 Vector = npt.NDArray[np.float64]

@@ -10,8 +10,8 @@ from drago.losses import Huber, Squared
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.blocks import SMALL
 from drago.solvers.compiled import is_capped_chi2
-from drago.solvers.iterations import SupportIterations
 from drago.solvers.steps import GROWTH, REMEMBERED, SecantSteps
+from drago.solvers.variants import SupportIterations
 from drago.uncertainty.capped import CappedOracle
 
 # Entries up to which one block is worth it, where the curvature of the losses does not change and
