@@ -112,10 +112,14 @@ def capped_vertex(u, p, cap, q):
     """``c = 0``: the cap is filled from the largest loss down; ties share in proportion to p."""
     n = u.shape[0]
     threshold = upper_quantile(u, p, 1.0 / cap if cap < math.inf else 0.0)
-    above, tied = 0.0, 0.0
+    # One row may take what is left of the mass: a sum that loses digits would be its error.
+    above, lost, tied = 0.0, 0.0, 0.0
     for i in range(n):
         if u[i] > threshold:
-            above += p[i]
+            term = p[i] - lost
+            total = above + term
+            lost = (total - above) - term
+            above = total
         elif u[i] == threshold:
             tied += p[i]
     cap = min(cap, 1.0 / above) if above > 0.0 else cap
