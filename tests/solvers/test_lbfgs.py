@@ -242,6 +242,18 @@ def test_features_of_another_scale(loss, intercept, scale):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("scale", [2.0**-20, 2.0**20])
+def test_the_unit_of_the_features_does_not_matter_next_to_an_intercept(loss, scale):
+    """Bit for bit, where the change of unit is exact."""
+    X, y = data(loss)
+    plain = solve(make(X, y, loss=loss, fit_intercept=True))
+    scaled = solve(make(scale * X, y, loss=loss, fit_intercept=True, l2_reg=1e-2 * scale**2))
+    assert scaled.n_iter == plain.n_iter
+    assert (scale * scaled.coef == plain.coef).all()
+    assert (np.asarray(scaled.intercept) == np.asarray(plain.intercept)).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
 def test_large_features_with_a_plain_regularisation(loss, intercept):
     X, y = data(loss)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
 from drago.bounds import gradient
-from drago.metric import Metric, is_box
+from drago.metric import Metric, is_box, make_metric
 from drago.newton import hessian_metric
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
@@ -102,8 +102,8 @@ class _Run:
     """One run: the point in scipy's flat form, and the count of what it cost.
 
     Features are centred by their weighted mean when an intercept is fitted: the unknowns are
-    ``w`` and ``b + xbar'w``, whose directions do not interfere. In a metric the unknowns are the
-    coordinates of ``w`` in its basis, each divided by its scale.
+    ``w``, in the unit of the features, and ``b + xbar'w``, whose directions do not interfere. In a
+    metric the unknowns are the coordinates of ``w`` in its basis, each divided by its scale.
     """
 
     def __init__(self, problem: DROProblem, loop: Loop, settings: LBFGS) -> None:
@@ -120,24 +120,27 @@ class _Run:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
             self.passes = 0.5
         self.metric: Metric | None = None
+        self.scale: Matrix | float = 1.0
         self.along = 1.0
         if settings.metric != "euclidean":
             centre = self.mean if problem.fit_intercept else None
             self.metric = loop.make_metric(settings.metric, centre, _FLOOR)
             self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
             self.along = 1.0 / np.sqrt(self.metric.intercept)
+        elif problem.fit_intercept and not problem.engine:
+            self.scale = 1.0 / _unit(problem, self.mean)
         w, b = loop.start
         shifted = b + self.mean @ w
         if self.metric is not None:
-            w = self.metric.rotate(w) / self.scale
-        self.x = w.reshape(-1)
+            w = self.metric.rotate(w)
+        self.x = (w / self.scale).reshape(-1)
         if problem.fit_intercept:
             self.x = np.append(self.x, shifted / self.along)
 
     def _unpack(self, x: Vector) -> tuple[Matrix, Vector]:
-        w = x[: self.shape[0] * self.shape[1]].reshape(self.shape)
+        w = self.scale * x[: self.shape[0] * self.shape[1]].reshape(self.shape)
         if self.metric is not None:
-            w = self.metric.back(self.scale * w)
+            w = self.metric.back(w)
         if not self.problem.fit_intercept:
             return w, np.zeros(self.shape[1])
         return w, self.along * x[self.shape[0] * self.shape[1] :] - self.mean @ w
@@ -149,10 +152,8 @@ class _Run:
         problem = self.problem
         box = problem.constraint.bounds(self.shape)
         assert box is not None
-        if self.metric is not None:  # a diagonal one, where the bounds are finite
-            box = box[0] / self.scale, box[1] / self.scale
-        low, high = (
-            np.append(side.reshape(-1), np.full(self.x.size - side.size, inf))
+        low, high = (  # a metric is diagonal where they are finite
+            np.append(side / self.scale, np.full(self.x.size - side.size, inf))
             for side, inf in zip(box, (-np.inf, np.inf))
         )
         bounded = np.isfinite(low).any() or np.isfinite(high).any()
@@ -208,7 +209,7 @@ class _Run:
         """``P`` with the shift cost `nu` and its gradient; one pass."""
         problem = self.problem
         w, b = self._unpack(x)
-        ev = problem.evaluate(w.copy(), b)
+        ev = problem.evaluate(w, b)
         self.n_calls += 1
         self.passes += 1.0
         q = self.oracle.weights(ev.losses, nu)
@@ -224,8 +225,8 @@ class _Run:
         if problem.fit_intercept:
             slope -= np.outer(self.mean, g.b)
         if self.metric is not None:
-            slope = self.scale * self.metric.rotate(slope)
-        flat = slope.reshape(-1)
+            slope = self.metric.rotate(slope)
+        flat = (self.scale * slope).reshape(-1)
         return np.append(flat, self.along * g.b) if problem.fit_intercept else flat
 
     def _estimate(self, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
@@ -235,7 +236,7 @@ class _Run:
         if self.metric is not None:
             return 0.5 * size**2
         if self.problem.mu > 0:
-            return size**2 / (2.0 * self.problem.mu)
+            return size**2 / (2.0 * self.problem.mu * float(self.scale) ** 2)
         return size * (1.0 + float(np.linalg.norm(x)))
 
     def end_stage(self) -> None:
@@ -259,6 +260,18 @@ class _Run:
                 milestone=milestone,
             )
         )
+
+
+def _unit(problem: DROProblem, mean: Vector) -> float:
+    """The typical size of the features, the curvature of the regularisation included.
+
+    In another unit than theirs, the coefficients or the intercept are left with steps that change
+    nothing but rounding. A power of two: dividing by it is exact, and of standardised features it
+    is 1.
+    """
+    metric = make_metric(problem, "diagonal", mean)
+    square = float(metric.eigenvalues.mean()) / metric.intercept
+    return float(2.0 ** round(0.5 * np.log2(square))) if 0.0 < square < np.inf else 1.0
 
 
 # Features that hardly vary get a curvature nevertheless: this share of the greatest.
