@@ -1,20 +1,19 @@
-"""The paper's Algorithm 2 with the tools of the code that its authors published.
+"""The paper's Algorithm 2, written as in the code that its authors published.
 
-`lagged_baseline` is the lean way to write it. This is how it was run for the paper: tensors of
-PyTorch, blocks gathered and written by vectors of indices, losses and gradients from a product
-with X each, two sorts in a dual step, and pools kept in lists. The steps are the same.
+`lagged_baseline` is the lean way to write it. This is how it was run for the paper: blocks gathered
+and written by vectors of indices, losses and gradients from a product with X each, two sorts in a
+dual step, and pools kept in lists (compiled). The steps are the same. Their code has PyTorch for
+its arrays, which costs more than NumPy on small ones; so there are both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
-import torch
 from lagged_baseline import Lagged, Matrix, Vector
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 
 @numba.njit(cache=True)
@@ -36,26 +35,16 @@ def isotonic(values: Vector) -> Vector:
     return out
 
 
-def squared(X: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    return 0.5 * (y - X @ w) ** 2
-
-
-def squared_gradients(X: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    return (X @ w - y)[:, None] * X
-
-
-def multinomial(X: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    return cross_entropy(X @ w.view(X.shape[1], -1), y, reduction="none")
-
-
-def multinomial_gradients(X: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    slopes = torch.softmax(X @ w.view(X.shape[1], -1), dim=1)
-    slopes[torch.arange(len(y)), y] -= 1.0
-    return torch.bmm(X[:, :, None], slopes[:, None, :]).view(len(y), -1)
-
-
 class Published:
-    """The state of Algorithm 2 from w = 0; parameters and names as in `lagged_baseline.Lagged`."""
+    """The state of Algorithm 2 from w = 0; parameters and names as in `lagged_baseline.Lagged`.
+
+    A subclass says where the arrays live, and computes the two functions of several classes.
+    """
+
+    array: Callable[[Any], Any] = staticmethod(np.asarray)
+    copy: Callable[[Any], Any] = staticmethod(np.copy)
+    arange: Callable[..., Any] = staticmethod(np.arange)
+    argsort: Callable[[Any], Any] = staticmethod(np.argsort)
 
     def __init__(
         self,
@@ -68,30 +57,48 @@ class Published:
         alpha: float,
         n_blocks: int,
     ) -> None:
-        self.X, self.y = torch.tensor(X, dtype=torch.float64), torch.tensor(y)
-        self.y = self.y.double() if loss == "squared" else self.y.long()
-        self.sigma, self.mu, self.nu, self.alpha = torch.from_numpy(sigma), mu, nu, alpha
         n, d = X.shape
-        outputs = 1 if loss == "squared" else int(y.max()) + 1
-        self.loss = squared if loss == "squared" else multinomial
-        self.gradients = squared_gradients if loss == "squared" else multinomial_gradients
+        self.mu, self.nu, self.alpha = mu, nu, alpha
+        self.X, self.y, self.sigma = self.array(X), self.array(y), self.array(sigma)
+        one = loss == "squared"
+        size = d if one else d * (int(y.max()) + 1)
+        self.loss = self.squared if one else self.multinomial
+        self.gradients = self.squared_gradients if one else self.multinomial_gradients
         self.blocks = Lagged.cut(n, n_blocks)
-        self.weights = torch.zeros(d * outputs, dtype=torch.float64)
-        self.q = torch.full((n,), 1.0 / n, dtype=torch.float64)
+        self.weights = self.array(np.zeros(size))
+        self.q = self.array(np.full(n, 1.0 / n))
         self.losses = self.loss(self.X, self.y, self.weights)
         self.grad_1 = self.gradients(self.X, self.y, self.weights)
-        self.losses_1, self.grad_2 = self.losses.clone(), self.grad_1.clone()
-        self.q_1, self.q_2 = self.q.clone(), self.q.clone()
-        self.past = torch.zeros((n_blocks, d * outputs), dtype=torch.float64)
+        self.losses_1, self.grad_2 = self.copy(self.losses), self.copy(self.grad_1)
+        self.q_1, self.q_2 = self.copy(self.q), self.copy(self.q)
+        self.past = self.array(np.zeros((n_blocks, size)))
         self.grad_sum, self.past_sum = self.grad_1.T @ self.q_1, self.past.sum(0)
         self.t = 0
 
     @property
     def w(self) -> Vector:
-        return self.weights.numpy()
+        return np.asarray(self.weights)
 
-    def rows(self, block: int) -> Tensor:
-        return torch.arange(self.blocks[block].start, self.blocks[block].stop)
+    def rows(self, block: int) -> Any:
+        return self.arange(self.blocks[block].start, self.blocks[block].stop)
+
+    def squared(self, X: Any, y: Any, w: Any) -> Any:
+        return 0.5 * (y - X @ w) ** 2
+
+    def squared_gradients(self, X: Any, y: Any, w: Any) -> Any:
+        return (X @ w - y)[:, None] * X
+
+    def multinomial(self, X: Any, y: Any, w: Any) -> Any:
+        raw = X @ w.reshape(X.shape[1], -1)
+        raw -= raw.max(axis=1, keepdims=True)
+        return np.log(np.exp(raw).sum(axis=1)) - raw[np.arange(len(y)), y]
+
+    def multinomial_gradients(self, X: Any, y: Any, w: Any) -> Any:
+        raw = X @ w.reshape(X.shape[1], -1)
+        slopes = np.exp(raw - raw.max(axis=1, keepdims=True))
+        slopes /= slopes.sum(axis=1, keepdims=True)
+        slopes[np.arange(len(y)), y] -= 1.0
+        return (X[:, :, None] * slopes[:, None, :]).reshape(len(y), -1)
 
     def step(self, i: int, j: int) -> None:
         """One iteration with the blocks I = `i` and J = `j`."""
@@ -116,7 +123,7 @@ class Published:
         losses_k = self.loss(X_k, y_k, self.weights)
         grad_k = self.gradients(X_k, y_k, self.weights)
         losses_j = losses_k if j == k else self.loss(self.X[J], self.y[J], self.weights)
-        v = self.losses.clone()
+        v = self.copy(self.losses)
         v[K] = losses_k
         v[J] += count / (1.0 + alpha) * (losses_j - self.losses_1[J])
         self.q = self.dual_step(v, beta)
@@ -129,11 +136,11 @@ class Published:
         self.q_1[K] = self.q[K]
         self.grad_sum += self.q_1[K] @ self.grad_1[K] - self.q_2[K] @ self.grad_2[K]
 
-    def dual_step(self, v: Tensor, beta: float) -> Tensor:
+    def dual_step(self, v: Any, beta: float) -> Any:
         """``argmax <v, q> - nu D(q || 1/n) - beta nu Bregman(q, q_before)`` over the set."""
         n = len(v)
         scale = n * self.nu * (1.0 + beta)
         u = v + n * self.nu * beta * self.q
-        order = torch.argsort(u)
-        pooled = torch.from_numpy(isotonic((u[order] - scale * self.sigma).numpy()))
-        return (u - pooled[torch.argsort(order)]) / scale
+        order = self.argsort(u)
+        pooled = self.array(isotonic(np.asarray(u[order] - scale * self.sigma)))
+        return (u - pooled[self.argsort(order)]) / scale
