@@ -6,6 +6,7 @@ Every function here returns the value in the form that the library works with, o
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterable
 from typing import Any
@@ -32,23 +33,22 @@ def check_number(
     hint: str = "",
 ) -> float:
     """A real number in ``[low, high]`` (``(low, high]`` with `open_low`)."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+    number = math.nan
+    if is_number:
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf if value > 0 else -math.inf
+        inside = low < number <= high if open_low else low <= number <= high
+        if inside and not (finite and math.isinf(number)):
+            return number
     left = ("(" if open_low else "[") + f"{low:g}" if low > -np.inf else "(-inf"
     right = f"{high:g}]" if high < np.inf else ("inf)" if finite else "inf]")
-    allowed = f"a number in {left}, {right}"
+    given = f"{number:g}" if is_number else f"{shown(value)} ({type(value).__name__})"
     tail = f"; {hint}" if hint else ""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise TypeError(
-            f"{name} must be {allowed}, but {shown(value)} "
-            f"({type(value).__name__}) was given{tail}."
-        )
-    try:
-        number = float(value)
-    except OverflowError:
-        number = np.inf if value > 0 else -np.inf  # type: ignore[operator]
-    bad = number < low or number > high or (open_low and number == low)
-    if np.isnan(number) or (finite and np.isinf(number)) or bad:
-        raise ValueError(f"{name} must be {allowed}, but {number:g} was given{tail}.")
-    return number
+    message = f"{name} must be a number in {left}, {right}, but {given} was given{tail}."
+    raise (ValueError if is_number else TypeError)(message)
 
 
 def check_integer(name: str, value: Any, *, low: int) -> int:

@@ -12,6 +12,8 @@ exact ones at ``w``, and those at losses predicted by Newton steps are tried, an
 
 from __future__ import annotations
 
+import math
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -503,11 +505,11 @@ def relative(gap: float, primal: float, reference: float) -> float:
     Where it and the gap are no more than rounding, the trivial model is optimal, and this is 0.
     An objective above ``P_0`` by rounding counts as equal to it.
     """
-    if not np.isfinite(gap):
+    if not math.isfinite(gap):
         return np.inf
-    size = max(abs(reference), np.finfo(float).tiny)
+    size = max(abs(reference), sys.float_info.min)
     above = primal - reference
-    span = gap if 0.0 < above <= 4.0 * np.finfo(float).eps * size else gap - above
+    span = gap if 0.0 < above <= 4.0 * sys.float_info.epsilon * size else gap - above
     if span <= _ROUNDING * size and gap <= _NOTHING * size:
         return 0.0
     return gap / max(span, _ROUNDING * size)

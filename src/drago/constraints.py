@@ -5,6 +5,7 @@ Coefficients come as an array of any shape; a set treats it as one long vector.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Constraint:
 
     def bounds(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Lower and upper bounds where W is a box (all of space included), otherwise None."""
-        return np.full(shape, -np.inf), np.full(shape, np.inf)
+        return _no_bounds(shape)
 
     def absorb(self, w: Array, gradient: Array, h: Array) -> tuple[Array, float, float]:
         """Let the multipliers of W take their part of a gradient at `w`.
@@ -60,8 +61,18 @@ class Constraint:
         return bool(np.abs(self.project(w) - w).max(initial=0.0) <= 1e-9 * (1 + np.abs(w).max()))
 
 
+@lru_cache(maxsize=8)
+def _no_bounds(shape: tuple[int, ...]) -> tuple[Array, Array]:
+    low, high = np.full(shape, -np.inf), np.full(shape, np.inf)
+    low.flags.writeable = high.flags.writeable = False
+    return low, high
+
+
 class Everything(Constraint):
     """All of space: no constraint."""
+
+    def contains(self, w: Array) -> bool:
+        return True
 
 
 class Box(Constraint):

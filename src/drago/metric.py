@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_option
-from drago.constraints import Constraint
+from drago.constraints import Constraint, Everything
 from drago.losses import Logistic, Multinomial
 from drago.problem import DROProblem
 
@@ -158,18 +158,25 @@ def make_metric(
     if problem.is_sparse and kind == "diagonal":
         # So many that a feature is seen often enough.
         size = max(size, int(_SEEN * problem.n_samples * d / max(problem.n_entries, 1)))
-    index = subsample(problem, size)
-    p = problem.pick(problem.p, index)
-    p = p / p.sum()
-    if kind == "diagonal":
+    if kind == "full" and size >= problem.n_samples and _is_plain(problem):
+        rows, p = problem.X, problem.p  # as they are
+    else:
+        index = subsample(problem, size)
+        p = problem.pick(problem.p, index)
+        p = p / p.sum()
+        rows = None if kind == "diagonal" else problem.rows(index)
+    if rows is None:
         eigenvalues, basis = _mean_squares(problem, index, p, mean), None
     else:
-        rows = problem.rows(index)
         if mean is not None:
             rows = rows - mean
         eigenvalues, basis = np.linalg.eigh((rows * p[:, None]).T @ rows)
     eigenvalues = np.maximum(eigenvalues, floor * max(float(eigenvalues.max()), 1e-300))
     return Metric(curvature * eigenvalues + mu, basis, curvature)
+
+
+def _is_plain(problem: DROProblem) -> bool:
+    return not (problem.engine or problem.is_sparse) and problem.X.dtype == np.float64
 
 
 def typical_curvature(problem: DROProblem) -> float:
@@ -195,6 +202,8 @@ def typical_curvature(problem: DROProblem) -> float:
 
 def is_box(problem: DROProblem) -> bool:
     """Whether W is a box with a finite side: separable in some metrics only."""
+    if isinstance(problem.constraint, Everything):
+        return False
     box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
     return box is not None and bool(np.isfinite(np.concatenate(box)).any())
 

@@ -94,20 +94,20 @@ class Passes:
         """The problem in float64, for certificates."""
         return self
 
-    @property
+    @cached_property
     def n_samples(self) -> int:
         return int(self.X.shape[0])
 
-    @property
+    @cached_property
     def n_features(self) -> int:
         return int(self.X.shape[1])
 
-    @property
+    @cached_property
     def n_entries(self) -> int:
         """Numbers that a visit to all rows reads."""
         return int(self.X.nnz) if self.is_sparse else self.n_samples * self.n_features
 
-    @property
+    @cached_property
     def is_sparse(self) -> bool:
         return not isinstance(self.X, np.ndarray)
 
@@ -136,7 +136,9 @@ class Passes:
         """``X w + b`` in float64, shape (n, n_outputs); one pass, none for w = 0."""
         X = self.X
         if not w.any():
-            return np.tile(b, (self.n_samples, 1))
+            raw = np.empty((self.n_samples, b.size))
+            raw[:] = b
+            return raw
         if X.dtype == np.float64:
             product = X @ (w[:, 0] if w.shape[1] == 1 else w)
             raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)

@@ -12,6 +12,7 @@ dropped at the door.
 from __future__ import annotations
 
 import copy
+import math
 from functools import cached_property
 from typing import Any
 
@@ -251,7 +252,7 @@ class DROProblem(Passes):
         """Losses and derivatives at ``(w, b)``; one pass over X, none where `raw` is given."""
         raw = self.raw_prediction(w, b) if raw is None else raw
         losses, dlosses = self.loss.evaluate(self.y, raw)
-        if not (np.isfinite(losses.sum()) and np.isfinite(dlosses.sum())):
+        if not (math.isfinite(losses.sum()) and math.isfinite(dlosses.sum())):
             bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
             if bad.any():
                 i = int(np.argmax(bad))

@@ -104,7 +104,7 @@ def stop_after(patch, steps, error):
 
     def counted_several(self, size, steps):
         count(self, size)
-        several(self, size, steps)
+        return several(self, size, steps)
 
     patch.setattr(iterations.Iterations, "step", counted)
     patch.setattr(OneBlockIterations, "_several", counted_several)  # compiled: all or none

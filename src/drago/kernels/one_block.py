@@ -51,16 +51,16 @@ def _learn(size, product, curvatures, alpha, largest, boldness, growth):
 def one_block_steps(
     X, y, code, parameter, p, cap, nu, mu, mean, eigenvalues, basis, along, intercept, n_steps,
     is_fresh, alpha, largest, boldness, growth, curvatures, past_point, past_slope, has_past,
-    tau, tau_cost, w, b, losses, slopes, q, gradient, gradient_b,
+    tau, tau_cost, w, b, raw, losses, slopes, q, gradient, gradient_b,
 ):  # fmt: skip
-    """`n_steps` iterations; ``w, losses, slopes, q, gradient`` and the past are overwritten.
+    """`n_steps` iterations; ``w, raw, losses, slopes, q, gradient`` and the past are overwritten.
 
     Points and gradients are those of centred features, with the intercept's as last entry.
 
     Returns ``b, gradient_b, alpha, tau`` and the cost that the threshold ``tau`` belongs to.
     """
     n, d = X.shape
-    u, weighted, raw = np.empty(n), np.empty(n), np.empty(n)
+    u, weighted = np.empty(n), np.empty(n)
     point, slope = np.empty(d + 1), np.empty(d + 1)
     turned, downhill = np.empty(d), np.empty(d)
     for step in range(n_steps):
@@ -103,10 +103,23 @@ def one_block_steps(
         np.dot(X, w, raw)
         for i in range(n):
             before = losses[i]
-            losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i] + b)
+            raw[i] += b
+            losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
             u[i] = losses[i] + s * (q[i] / p[i]) + ratio * (losses[i] - before)
         cost = nu + s
         if not 0.5 * tau_cost <= cost <= 2.0 * tau_cost:
             tau = math.nan
         tau, tau_cost = capped_chi2(u, p, cost, cap, tau, q), cost
     return b, gradient_b, alpha, tau, tau_cost
+
+
+@jit()
+def two_values(losses, p, nu, cap, tau, q, room):
+    """``<l, x> - nu D(x || p)`` of the exact weights ``x``, and of `q`; and their threshold."""
+    tau = capped_chi2(losses, p, nu, cap, tau, room)
+    best, value = 0.0, 0.0
+    for i in range(losses.shape[0]):
+        x, y = room[i] / p[i] - 1.0, q[i] / p[i] - 1.0
+        best += room[i] * losses[i] - 0.5 * nu * p[i] * x * x
+        value += q[i] * losses[i] - 0.5 * nu * p[i] * y * y
+    return best, value, tau

@@ -120,15 +120,14 @@ class Loop:
             raise Diverged("the iterates diverged to NaN or infinity")
         if any(self._before):
             n_iter, n_passes, n_calls = self._before
-            iterate = replace(
-                iterate,
+            iterate = iterate._replace(
                 n_iter=iterate.n_iter + n_iter,
                 n_passes=iterate.n_passes + n_passes,
                 n_oracle_calls=iterate.n_oracle_calls + n_calls,
             )
         if not self.problem.constraint.contains(iterate.w):
             inside = self.problem.constraint.project(iterate.w)
-            iterate = replace(iterate, w=inside, evaluation=None)
+            iterate = iterate._replace(w=inside, evaluation=None)
         if self._last is None and self._given:
             self._enter_start(iterate)
         self._last = iterate
@@ -473,7 +472,7 @@ class Loop:
             self._enter_reference()
         last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
         if self.problem.engine:  # what was broken off may have written over its vectors
-            last = replace(last, evaluation=None)
+            last = last._replace(evaluation=None)
         stalled = self.status is Status.STALLED  # the last word: spare nothing
         if last.n_iter != self._judged_iter or (stalled and not self.best.is_certified(self.tol)):
             callback, self.callback = self.callback, None  # it has had its say

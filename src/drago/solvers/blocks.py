@@ -41,14 +41,16 @@ NOTICEABLE = 1e-12
 def deal_out(problem: DROProblem, count: int) -> tuple[int, list[slice]]:
     """Rows in a group, and the places of each block."""
     n, group = problem.n_samples, 1
+    if count == 1 and problem.n_entries <= SMALL:
+        return 1, [slice(0, n)]
     if not problem.is_sparse and problem.n_entries > SMALL:
         while group < _GROUP and n // (2 * group * count) >= _PLENTY:
             group *= 2
     whole = n // group
     sizes = [group * len(range(k, whole, count)) for k in range(count)]
     sizes[whole % count] += n - group * whole
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    return group, [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
+    ends = itertools.accumulate(sizes, initial=0)
+    return group, [slice(a, b) for a, b in itertools.pairwise(ends)]
 
 
 class Blocks:
@@ -77,7 +79,7 @@ class Blocks:
         c = self._group
         self._whole = n // c  # groups; a last one may be smaller
         self._sizes = [rows.stop - rows.start for rows in self.slices]
-        self.y = self.gather(problem.y)
+        self.y = problem.y if count == 1 else self.gather(problem.y)
         parts = entries * k // (count * _PART)
         if problem.is_sparse:  # partial sums are dense
             parts = min(parts, entries // (4 * count * d))
@@ -91,7 +93,8 @@ class Blocks:
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._rows: list[Any] = []
         if self._copied:
-            X = self.gather(problem.X).astype(np.float64, copy=False)
+            X = problem.X if count == 1 else self.gather(problem.X)
+            X = np.ascontiguousarray(X, dtype=np.float64)
             self._rows = [X[rows] for rows in self.slices]
         largest = max(self._sizes)
         self._is_compiled = self._is_for_kernels()
@@ -124,6 +127,8 @@ class Blocks:
 
     def gather(self, rows: Any) -> Any:
         """An array with a row for each of the problem's, in the order of the blocks."""
+        if self.count == 1:
+            return np.array(rows, order="C")
         out = np.empty_like(rows, order="C", subok=False)
         for k, places in enumerate(self.slices):
             groups, rest = self._of_block(rows, k)
@@ -134,6 +139,8 @@ class Blocks:
 
     def scatter(self, places: Any) -> Any:
         """Back to the problem's order."""
+        if self.count == 1:
+            return places.copy()
         out = np.empty_like(places)
         for k, rows in enumerate(self.slices):
             groups, rest = self._of_block(out, k)

@@ -7,7 +7,9 @@ method that converges faster near the optimum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -248,7 +250,6 @@ class _Run:
         self, settings: Drago, problem: DROProblem, loop: Loop, saved: State | None = None
     ) -> None:
         self.settings, self.problem, self.loop = settings, problem, loop
-        self.rng = np.random.default_rng(loop.random_state)
         self.auto = settings.step_size == "auto"
         # No other method here knows how to stay in a ball.
         box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
@@ -273,7 +274,12 @@ class _Run:
         # A look at the trivial model takes longer than a compiled round.
         in_haste = isinstance(self.state, OneBlockIterations) and loop.time_left != 0
         if loop.was_given_a_start or not in_haste:
-            loop.observe(replace(self._iterate(), evaluation=start))
+            loop.observe(self._iterate()._replace(evaluation=start))
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Draws blocks, where there are several: to make it takes longer than an iteration."""
+        return np.random.default_rng(self.loop.random_state)
 
     def _snapshot(self) -> State:
         arrays, inner = self.state.state()
@@ -395,8 +401,8 @@ class _Run:
         while True:
             self.loop.rest(self._snapshot)
             here = self._round()
-            iterate = replace(self._iterate(), evaluation=here)
-            sound = bool(np.isfinite(iterate.gap_estimate) and np.isfinite(iterate.w).all())
+            iterate = self._iterate()._replace(evaluation=here)
+            sound = math.isfinite(iterate.gap_estimate) and math.isfinite(iterate.primal_estimate)
             if not self.auto:
                 if not sound:
                     return f"step_size={self.settings.step_size} is too large: the iterates diverge"
@@ -427,7 +433,7 @@ class _Run:
         optimism = min(_OPTIMISM / self.blocks.count, 1.0)
         if self.refreshing:
             optimism = _OPTIMISM_WHEN_FRESH
-        return replace(iterate, gap_estimate=optimism * iterate.gap_estimate)
+        return iterate._replace(gap_estimate=optimism * iterate.gap_estimate)
 
     def _slow_down(self) -> None:
         """Shorter steps, from where it is: the tables stay."""
@@ -455,20 +461,19 @@ class _Run:
         return self.state.round(pairs, self.refreshing)
 
     def _observe(self, iterate: Iterate) -> None:
-        self.loop.observe(replace(iterate, milestone=self.watch.suspicious))
+        self.loop.observe(iterate._replace(milestone=self.watch.suspicious))
         self.rounds += 1
         if isinstance(self.state.steps, UnregularisedSteps) and self.rounds % WINDOW == 0:
             w, b = self.state.average()
             self.loop.observe(
-                replace(iterate, w=w, b=b, q=None, gap_estimate=np.inf, milestone=True)
+                iterate._replace(w=w, b=b, q=None, gap_estimate=np.inf, milestone=True)
             )
 
     def _judge_the_best(self, now: Iterate) -> None:
         """Have the best point since the last start judged, so that it is where to go on from."""
         if self.watch.best is not None:
             self.loop.observe(
-                replace(
-                    self.watch.best,
+                self.watch.best._replace(
                     n_iter=now.n_iter,
                     n_passes=now.n_passes,
                     n_oracle_calls=now.n_oracle_calls,

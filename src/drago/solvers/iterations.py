@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.checkpoint import State
-from drago.metric import Metric
+from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate
 from drago.solvers.blocks import Blocks
@@ -79,21 +79,23 @@ class Iterations:
         self._offset = 0  # iterations of abandoned runs
         self.w, self.b = start.w.copy(), start.b.copy()
         self._mean_w, self._mean_b = self.w, self.b
-        self._ring = np.repeat(self._packed()[None], blocks.count, axis=0)
+        packed = self._packed()
+        self._ring = np.empty((blocks.count, *packed.shape))
+        self._ring[:] = packed
         self._ring_sum = self._ring.sum(axis=0)
         self._last_k, self._last_j = -1, -1
         self._is_fresh = True  # whether the tables hold the present point
         self._fill_tables(start, q)
-        self._last_change = np.zeros_like(self.aggregate)
-        self._last_change_b = np.zeros_like(self.aggregate_b)
+        self._last_change = np.zeros(self.aggregate.shape)
+        self._last_change_b = np.zeros(self.aggregate_b.shape)
 
     def _prepare(
         self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
     ) -> None:
         self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
         self.steps: StepRule = Steps(0.1, 0.1, True)
-        uniform = problem.p.min() == problem.p.max()
-        self.p = problem.p if uniform else blocks.gather(problem.p)
+        as_it_is = blocks.count == 1 or problem.p.min() == problem.p.max()
+        self.p = problem.p if as_it_is else blocks.gather(problem.p)
         self.p.flags.writeable = False  # as the problem's is: to Numba that is a type of its own
         groups = None if problem.groups is None else blocks.gather(problem.groups)
         # Each starts its search where its last one ended, so there is one for each purpose.
@@ -187,7 +189,7 @@ class Iterations:
             self.q[:] = self.p if isinstance(q, str) else blocks.gather(q)
         if not (isinstance(q, str) and q == "exact") and self.mirror.size:
             problem.divergence.mirror(self.q, self.p, out=self.mirror)
-        self._fill_aggregate()
+        self._fill_aggregate(start)
         self.n_calls += n
         self.visits += n
 
@@ -207,7 +209,7 @@ class Iterations:
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return self.blocks.gather(start.dlosses)
 
-    def _fill_aggregate(self) -> None:
+    def _fill_aggregate(self, start: Evaluation) -> None:
         self.product *= self.q[:, None]
         self.aggregate = np.zeros(self.w.shape)
         for block, rows in enumerate(self.blocks.slices):
@@ -377,25 +379,31 @@ class Iterations:
         problem = self.problem
         if self._unsettled is not None:
             self._unsettled.forget(self._q)  # the lists lie in _u
-        exact = self._u
-        self._estimator.solve_into(self.loss_table, problem.nu, exact)
-        value = [
-            float(np.dot(q, self.loss_table)) - problem.nu * problem.divergence.value(q, self.p)
-            for q in (exact, self.q)
-        ]
+        best, value = self._values()
         grad = self.aggregate + problem.mu * self.w
         if self.mean is not None:
             grad = grad - np.outer(self.mean, self.aggregate_b)
-        box = problem.constraint.bounds(grad.shape)
-        if box is not None:  # what a bound holds is no slope
+        if is_box(problem):  # what a bound holds is no slope
+            box = problem.constraint.bounds(grad.shape)
+            assert box is not None
             held = ((self.w <= box[0]) & (grad > 0)) | ((self.w >= box[1]) & (grad < 0))
             grad = np.where(held, 0.0, grad)
         rotated = self.metric.rotate(grad)
         inner = 0.5 * float((rotated**2 / self.metric.eigenvalues[:, None]).sum())
         if self.mean is not None:
             inner += 0.5 * float((self.aggregate_b**2).sum()) / self.metric.intercept
-        primal = value[0] + 0.5 * problem.mu * float(np.vdot(self.w, self.w))
-        return max(value[0] - value[1], 0.0) + inner, primal
+        primal = best + 0.5 * problem.mu * float(np.vdot(self.w, self.w))
+        return max(best - value, 0.0) + inner, primal
+
+    def _values(self) -> tuple[float, float]:
+        """``<l, q> - nu D(q || p)`` with the table's losses, of the best weights and of these."""
+        nu, exact, table = self.problem.nu, self._u, self.loss_table
+        self._estimator.solve_into(table, nu, exact)
+        divergence = self.problem.divergence
+        best, value = (
+            float(np.dot(q, table)) - nu * divergence.value(q, self.p) for q in (exact, self.q)
+        )
+        return best, value
 
     @property
     def n_iter(self) -> int:

@@ -265,13 +265,14 @@ class _Run:
 def _unit(problem: DROProblem, mean: Vector) -> float:
     """The typical size of the features, the curvature of the regularisation included.
 
-    In another unit than theirs, the coefficients or the intercept are left with steps that change
-    nothing but rounding. A power of two: dividing by it is exact, and of standardised features it
-    is 1.
+    In a unit far from theirs, the coefficients or the intercept are left with steps that change
+    nothing but rounding. A power of two: dividing by it is exact. Where it is not far from 1, it is
+    1.
     """
     metric = make_metric(problem, "diagonal", mean)
     square = float(metric.eigenvalues.mean()) / metric.intercept
-    return float(2.0 ** round(0.5 * np.log2(square))) if 0.0 < square < np.inf else 1.0
+    power = round(0.5 * np.log2(square)) if 0.0 < square < np.inf else 0
+    return float(2.0**power) if abs(power) > 3 else 1.0
 
 
 # Features that hardly vary get a curvature nevertheless: this share of the greatest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,28 +44,40 @@ class OneBlockIterations(SupportIterations):
             return False
         return problem.n_entries <= SMALL or _is_worth_it(problem)
 
+    def _fill_aggregate(self, start: Evaluation) -> None:
+        self.aggregate, self.aggregate_b = self.problem.gradient(start, self._q)
+
+    def _values(self) -> tuple[float, float]:
+        from drago.kernels.one_block import two_values
+
+        oracle, table, nu = self._estimator, self.loss_table, self.problem.nu
+        assert isinstance(oracle, CappedOracle)
+        tau = oracle._tau if 0.5 * oracle._c <= nu <= 2.0 * oracle._c else np.nan
+        best, value, oracle._tau = two_values(table, self.p, nu, oracle.cap, tau, self._q, self._u)
+        oracle._c = nu
+        return best, value
+
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
         if refresh or not isinstance(self.steps, SecantSteps):
             return super().round(pairs, refresh)
-        self._several(len(pairs), self.steps)
-        return None
+        return self._several(len(pairs), self.steps)
 
-    def _several(self, count: int, steps: SecantSteps) -> None:
+    def _several(self, count: int, steps: SecantSteps) -> Evaluation:
+        """So many iterations, and the losses where they end."""
         from drago.kernels.one_block import one_block_steps
 
         problem, metric, oracle = self.problem, self.metric, self.oracle
         assert isinstance(oracle, CappedOracle)
         n, d = problem.n_samples, problem.n_features
         intercept, has_past = self.mean is not None, bool(self._past_point.size)
-        curvatures = np.full(REMEMBERED, np.nan)
-        if steps.curvatures:
-            curvatures[-len(steps.curvatures) :] = steps.curvatures
+        unknown = REMEMBERED - len(steps.curvatures)
+        curvatures = np.array([math.nan] * unknown + steps.curvatures)
         past = np.zeros((2, d + 1))
         if has_past:
             rows = self._past_point.shape[0]
             past[:, :rows] = self._past_point[:, 0], self._past_slope[:, 0]
         w, gradient = self.w[:, 0].copy(), self.aggregate[:, 0].copy()
-        slopes = self._slopes[0, :n, 0]
+        raw, slopes = np.empty((n, 1)), self._slopes[0, :n]
         b, gradient_b, alpha, oracle._tau, oracle._c = one_block_steps(
             self.blocks.whole,
             self.blocks.y,
@@ -93,16 +106,18 @@ class OneBlockIterations(SupportIterations):
             oracle._c,
             w,
             float(self.b[0]),
+            raw[:, 0],
             self.loss_table,
-            slopes,
-            self.q,
+            slopes[:, 0],
+            self._q,
             gradient,
             float(self.aggregate_b[0]),
         )
-        steps.alpha, steps.curvatures = alpha, curvatures[np.isfinite(curvatures)].tolist()
+        steps.alpha = alpha
+        steps.curvatures = [known for known in curvatures.tolist() if math.isfinite(known)]
         self.w, self.b = w[:, None], np.array([b])
         self.aggregate, self.aggregate_b = gradient[:, None], np.array([gradient_b])
-        self._past_point, self._past_slope = (x[: d + intercept, None] for x in past)
+        self._past_point, self._past_slope = past[:, : d + intercept, None]
         self._mean_w, self._mean_b = self.w, self.b
         self._ring[0] = self._packed()
         self._ring_sum = self._ring[0].copy()  # it is added to in place
@@ -111,3 +126,5 @@ class OneBlockIterations(SupportIterations):
         self.n_calls += n * count
         self._last_k = self._last_j = 0
         self._is_fresh = False
+        # Copies: the next iterations write over these, and an interrupt may come in between.
+        return Evaluation(self.w, self.b, raw, self.loss_table.copy(), slopes.copy())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,7 @@ class Stop(Exception):
     """Raised by `Loop.observe` to end a method's run."""
 
 
-@dataclass(frozen=True)
-class Iterate:
+class Iterate(NamedTuple):
     """Where a method stands.
 
     Parameters

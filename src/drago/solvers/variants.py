@@ -29,7 +29,7 @@ class SupportIterations(Iterations):
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return np.empty((0, start.dlosses.shape[1]))  # there is no such table
 
-    def _fill_aggregate(self) -> None:
+    def _fill_aggregate(self, start: Evaluation) -> None:
         counts = self.visits, self.n_calls
         self._exact_gradient()
         self.visits, self.n_calls = counts  # the start's own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ class Watch:
     def diverges(self, iterate: Iterate) -> bool:
         self.estimates.append(max(iterate.gap_estimate, 1e-300))
         if self.best is None or iterate.gap_estimate < self.best.gap_estimate:
-            self.best = replace(iterate, q=None, evaluation=None)  # no vectors of length n
+            self.best = iterate._replace(q=None, evaluation=None)  # no vectors of length n
         return self.estimates[-1] > _GROWTH * min(self.estimates)
 
     def stalls(self, certified: float) -> bool:

@@ -169,7 +169,8 @@ class UncertaintySet:
         super().__setattr__(name, value)
 
     def lock(self) -> None:
-        """Refuse all changes from now on."""
+        """Check, and refuse all changes from now on."""
+        self._check()
         for value in list(self.__dict__.values()):
             if isinstance(value, UncertaintySet):
                 value.lock()
@@ -270,7 +271,8 @@ class UncertaintySet:
         groups: Labels | None = None,
     ) -> DualOracle:
         """The oracle for the nominal weights `p`."""
-        self._check()
+        if "_of_problem" not in self.__dict__:
+            self._check()
         return self._oracle(p, self.match(divergence), groups)
 
     def match(self, divergence: Divergence | str) -> Divergence:

@@ -63,7 +63,7 @@ class CappedOracle(DualOracle):
     ) -> None:
         super().__init__(uncertainty, divergence, p)
         # A cap that no weight can reach is none.
-        self.cap = float(cap) if cap * p.min() < 1.0 else np.inf
+        self.cap = float(cap) if cap * p[0] < 1.0 or cap * p.min() < 1.0 else np.inf
         self._tau = np.nan
         self._c = np.nan
 
