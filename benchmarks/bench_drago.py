@@ -390,6 +390,10 @@ def conditioned(options: argparse.Namespace) -> list[dict[str, Any]]:
 # -------------------------------------------------------------------------------------- pass
 
 
+# Epochs before a pass is timed: as many for any n, for the weights settle as they go.
+SETTLED = 20
+
+
 class Running:
     """DRAGO's iterations on a problem, warmed up, in portions of an epoch."""
 
@@ -406,7 +410,8 @@ class Running:
         self.state._weigh = self.clocked(self.state._weigh)  # type: ignore[method-assign]
         self.rng = np.random.default_rng(0)
         self.first, *_ = self.epoch()
-        self.epoch()
+        for _ in range(SETTLED):
+            self.epoch()
 
     def clocked(self, weigh: Callable[..., None]) -> Callable[..., None]:
         """A dual step with a clock."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -98,6 +98,12 @@ class Blocks:
             self._rows = [X[rows] for rows in self.slices]
         largest = max(self._sizes)
         self._is_compiled = self._is_for_kernels()
+        if self._is_compiled:
+            from drago.kernels import blocks
+
+            self._kernels = blocks
+            self._X = problem.X.view()
+            self._X.flags.writeable = False  # to Numba that is a type of its own
         self._raw = np.empty((0 if self._is_compiled else largest, k))
         self._slopes = np.empty((largest if self._copied else 0, k))
         self._losses = np.empty(self._slopes.shape[0])
@@ -176,9 +182,8 @@ class Blocks:
 
         def part(lo: int, hi: int) -> None:
             if self._is_compiled:
-                from drago.kernels.blocks import evaluate
-
-                evaluate(*self._places(k, lo, hi), *self._model(w, b), y, losses, slopes[:, 0])
+                places, model = self._places(k, lo, hi), self._model(w, b)
+                self._kernels.evaluate(*places, *model, y, losses, slopes[:, 0])
                 return
             self._predict(k, lo, hi, w, raw[lo:hi])
             if b.any():
@@ -226,8 +231,6 @@ class Blocks:
         self, k: int, w: Matrix, b: Vector, q: Vector, product: Matrix
     ) -> tuple[Matrix, Vector]:
         """In one visit, and only to rows with a weight or a `product`."""
-        from drago.kernels.blocks import correct
-
         parts, data = self._parts[k], (self.y[self.slices[k]], q, product[:, 0])
         sums = np.empty((len(parts), 1))
 
@@ -235,9 +238,12 @@ class Blocks:
             place = parts.index((lo, hi))
             room = self._room(), np.empty(self._group)
             out = self._partial[place, :, 0]
-            sums[place] = correct(*self._places(k, lo, hi), *self._model(w, b), *data, *room, out)
+            places, model = self._places(k, lo, hi), self._model(w, b)
+            sums[place] = self._kernels.correct(*places, *model, *data, *room, out)
 
         self._each(part, parts)
+        if len(parts) == 1:
+            return self._partial[0].copy(), sums[0]
         return self._partial[: len(parts)].sum(axis=0), sums.sum(axis=0)
 
     def gradient(
@@ -300,10 +306,7 @@ class Blocks:
 
     def _compiled_gradient(self, q: Vector, w: Matrix, b: Vector) -> tuple[Matrix, Vector, int]:
         """The rows in the order of X, which is how memory likes them."""
-        from drago.kernels.blocks import gradient
-
-        X, *_ = self._places(0, 0, 0)
-        starts = np.array([rows.start for rows in self.slices])
+        X, starts = self._X, np.array([rows.start for rows in self.slices])
         groups = -(-self.problem.n_samples // self._group)
         count = min(groups, self.count * max(map(len, self._parts)))
         ends = [groups * i // count for i in range(count + 1)]
@@ -312,7 +315,7 @@ class Blocks:
 
         def part(index: int, _: int) -> None:
             change = np.empty(self._group)
-            sums[index] = gradient(
+            sums[index] = self._kernels.gradient(
                 X, starts, self._group, ends[index], ends[index + 1], *self._model(w, b),
                 self.y, q, least, none, self._room(), change, partial[index],
             )  # fmt: skip
@@ -322,13 +325,12 @@ class Blocks:
         return partial.sum(axis=0)[:, None], sums.sum(axis=0), size
 
     def _each(self, part: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
-        done: Iterable[None]
         if self._pool is None:
-            done = itertools.starmap(part, parts)
+            for lo, hi in parts:
+                part(lo, hi)
         else:
-            done = self._pool.map(part, *zip(*parts))
-        for _ in done:
-            pass
+            for _ in self._pool.map(part, *zip(*parts)):
+                pass
 
     def _predict(self, k: int, lo: int, hi: int, w: Matrix, raw: Matrix) -> None:
         X = self.problem.X
@@ -346,29 +348,23 @@ class Blocks:
 
     def _places(self, k: int, lo: int, hi: int) -> tuple[Any, ...]:
         """Places of block `k` as the kernels take them."""
-        X = self.problem.X.view()
-        X.flags.writeable = False  # to Numba that is a type of its own
-        return X, k, self.count, self._group, lo, hi
+        return self._X, k, self.count, self._group, lo, hi
 
     def _model(self, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """Coefficients, intercept and loss as the kernels take them."""
         loss = self.problem.loss
         return np.ascontiguousarray(w[:, 0]), float(b[0]), loss.code, loss.parameter
 
-    @staticmethod
-    def _room() -> npt.NDArray[np.int64]:
+    def _room(self) -> npt.NDArray[np.int64]:
         """Where the kernels list rows."""
-        from drago.kernels.blocks import TOGETHER
-
-        return np.empty((2, TOGETHER), np.int64)
+        return np.empty((2, self._kernels.TOGETHER), np.int64)
 
     def _weighted(self, k: int, lo: int, hi: int, weights: Matrix, out: Matrix) -> None:
         """``out = X' weights`` for places of block `k`, with the weights of all of it."""
         X = self.problem.X
         if self._is_compiled:
-            from drago.kernels.blocks import accumulate
-
-            accumulate(*self._places(k, lo, hi), weights[:, 0], self._room(), out[:, 0])
+            places = self._places(k, lo, hi)
+            self._kernels.accumulate(*places, weights[:, 0], self._room(), out[:, 0])
             return
         weights = weights[lo:hi]
         if self.problem.is_sparse:

@@ -284,9 +284,11 @@ class Iterations:
             return
         self._fill_argument(s)
         self._u[self.blocks.slices[j]] += change
-        before = self.oracle.memory
-        self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
-        if lists is not None:
+        if lists is None:
+            self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
+        else:
+            before = self.oracle.memory["_tau"]
+            self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
             lists.observe(before)
 
     def _fill_argument(self, s: float) -> None:

@@ -13,6 +13,7 @@ lists grow long, the step is made on all rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,6 +56,9 @@ class Unsettled:
     """
 
     def __init__(self, slices: Sequence[slice], oracle: CappedOracle, u: Vector) -> None:
+        from drago.kernels import dual_capped, unsettled
+
+        self._kernels, self._capped_chi2 = unsettled, dual_capped.capped_chi2
         self._slices, self._oracle = slices, oracle
         p = oracle.p
         self._p = p[:1] if p.min() == p.max() else p
@@ -67,9 +71,10 @@ class Unsettled:
         self._starts = np.array([rows.start // _SHARE for rows in slices])
         self._room = np.diff([*self._starts, part - 1])
         count = len(slices)
-        self._sizes, self._capped = np.zeros(count, np.int64), np.zeros(count)
-        self._is_listed = np.zeros(count, bool)
-        self._bounds = np.empty((2, count))
+        self._sizes = np.zeros(count, np.int64)
+        self._is_listed = [False] * count
+        # Of each block: the mass of its settled rows at the cap, and the bounds on tau.
+        self._capped, self._low, self._high = [0.0] * count, [np.nan] * count, [np.nan] * count
         self.memory: dict[str, float] = {"moved": np.nan, "rest": 0}
 
     @classmethod
@@ -95,7 +100,7 @@ class Unsettled:
             self.memory["rest"] -= 1
             self.forget(q)
             return False
-        before = self._oracle.memory
+        before = self._oracle._tau
         self.forget(q, {j, k})
         if not self._list_all(table, q, j, change, nu) or not self._solve(nu + s, s):
             self.forget(q)
@@ -104,72 +109,69 @@ class Unsettled:
         self.forget(q, [j])
         return True
 
-    def observe(self, before: dict[str, float]) -> None:
-        """Learn from a step how far the threshold moves; `before` is the oracle's memory."""
-        moved = abs(self._oracle.memory["_tau"] - before["_tau"])
-        known = self.memory["moved"]
-        self.memory["moved"] = moved if np.isnan(known) else max(moved, _FORGET * known)
+    def observe(self, before: float) -> None:
+        """Learn from a step how far the threshold moves, from where it was `before`."""
+        moved, known = abs(self._oracle._tau - before), self.memory["moved"]
+        self.memory["moved"] = moved if math.isnan(known) else max(moved, _FORGET * known)
 
     def write(self, q: Vector, blocks: Iterable[int] | None = None) -> None:
         """Put the weights of some or all blocks in their places."""
-        from drago.kernels.unsettled import write
-
-        for k in range(self._sizes.size) if blocks is None else blocks:
+        write = self._kernels.write
+        for k in range(len(self._is_listed)) if blocks is None else blocks:
             if self._is_listed[k]:
                 write(self._where, self._weight, self._starts[k], self._sizes[k], q)
 
     def forget(self, q: Vector, blocks: Iterable[int] | None = None) -> None:
         """Do that, and end their lists."""
         self.write(q, blocks)
-        self._is_listed[slice(None) if blocks is None else list(blocks)] = False
+        for k in range(len(self._is_listed)) if blocks is None else blocks:
+            self._is_listed[k] = False
 
     def clear(self) -> None:
         """End all lists: the weights are others."""
-        self._is_listed[:] = False
+        self._is_listed = [False] * len(self._is_listed)
 
     def _list_all(self, table: Vector, q: Vector, j: int, change: Vector, nu: float) -> bool:
         """List the blocks that are not; returns whether there was room."""
-        from drago.kernels.unsettled import find
-
-        tau, cap = self._oracle.memory["_tau"], self._oracle.cap
+        find, tau, cap = self._kernels.find, self._oracle._tau, self._oracle.cap
         room = _ROOM * self.memory["moved"]
-        if np.isnan(room):
+        if math.isnan(room):
             return False
-        for block in np.flatnonzero(~self._is_listed).tolist():
+        low, high = tau - room, tau + room
+        for block, is_listed in enumerate(self._is_listed):
+            if is_listed:
+                continue
             rows = self._slices[block]
             size, self._capped[block] = find(
                 table, change if block == j else _NONE, q, self._p, rows.start, rows.stop,
-                tau - room, tau + room + (nu * cap if cap < np.inf else 0.0), cap,
+                low, high + (nu * cap if cap < np.inf else 0.0), cap,
                 self._where, self._level, self._weight, self._starts[block], self._room[block],
             )  # fmt: skip
             if size < 0:
                 self.memory["rest"] = _REST
                 return False
             self._sizes[block], self._is_listed[block] = size, True
-            self._bounds[:, block] = tau - room, tau + room
+            self._low[block], self._high[block] = low, high
         return True
 
     def _solve(self, c: float, s: float) -> bool:
         """The step on the rows in the lists; returns whether ``tau`` stayed within its bounds."""
-        from drago.kernels.dual_capped import capped_chi2
-        from drago.kernels.unsettled import collect, deal
-
-        size = collect(
+        size = self._kernels.collect(
             self._where, self._level, self._weight, self._p, self._starts, self._sizes, s,
             self._u, self._mass,
         )  # fmt: skip
-        capped = self._capped.sum()
+        capped = sum(self._capped)
         if capped > 0:  # the settled rows at the cap are one more row
             self._u[size], self._mass[size] = _HUGE, capped
             size += 1
         if size == 0:
             return False
         u, mass, new = self._u[:size], self._mass[:size], self._new[:size]
-        tau = capped_chi2(u, mass, c, self._oracle.cap, self._oracle.memory["_tau"], new)
+        tau = self._capped_chi2(u, mass, c, self._oracle.cap, self._oracle._tau, new)
         mass[-1] = self._p[0]
-        is_inside = self._bounds[0].max() <= tau <= self._bounds[1].min()
+        is_inside = max(self._low) <= tau <= min(self._high)
         if not is_inside or abs(new.sum() - 1.0) > _ROUNDING:
             return False
-        deal(new, self._starts, self._sizes, self._weight)
-        self._oracle.memory = {"_tau": tau, "_c": c}
+        self._kernels.deal(new, self._starts, self._sizes, self._weight)
+        self._oracle._tau, self._oracle._c = tau, c
         return True
