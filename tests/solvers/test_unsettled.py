@@ -138,7 +138,7 @@ def test_any_sequence_of_steps(seed, tail, nu, s, scale, levels, weighted, size)
         if not lists.step(table, q, int(j), change, int(k), nu, s):
             u = table + s * q / p
             u[slices[j]] += change
-            before = mine.memory
+            before = mine.memory["_tau"]
             mine.solve_into(u, nu + s, q)
             lists.observe(before)
         lists.write(q)
