@@ -21,11 +21,11 @@ def _moments(u, p, centre, threshold):
     """Mass, mean and variance of ``u - centre`` where it exceeds ``threshold``, mass elsewhere."""
     mass, first, second, dropped = 0.0, 0.0, 0.0, 0.0
     for i in range(u.shape[0]):
-        d = u[i] - centre
+        share, d = p[i], u[i] - centre
         above = d > threshold
-        w = p[i] if above else 0.0
+        w = share if above else 0.0
         mass += w
-        dropped += 0.0 if above else p[i]
+        dropped += 0.0 if above else share
         first += w * d
         second += w * d * d
     mean = first / mass

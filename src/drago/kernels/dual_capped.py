@@ -67,9 +67,10 @@ def _mass_above(u, p, low, high):
     """The mass above `high`, the mass between, and how many rows that is."""
     above, between, size = 0.0, 0.0, 0
     for i in range(u.shape[0]):
-        above += p[i] if u[i] > high else 0.0
-        inside = (u[i] >= low) & (u[i] <= high)
-        between += p[i] if inside else 0.0
+        share, value = p[i], u[i]
+        above += share if value > high else 0.0
+        inside = (value >= low) & (value <= high)
+        between += share if inside else 0.0
         size += 1 if inside else 0
     return above, between, size
 
@@ -134,12 +135,13 @@ def _chi2_sums(u, p, ref, delta, top):
     """Masses of the free and of the capped rows, and ``sum p (u - ref)`` of the free ones."""
     free, capped, moment = 0.0, 0.0, 0.0
     for i in range(u.shape[0]):
+        share = p[i]  # read for every row: not every processor can skip some in a vector
         d = u[i] - ref
         x = d - delta
-        w_free = p[i] if (x > 0.0) & (x < top) else 0.0
+        w_free = share if (x > 0.0) & (x < top) else 0.0
         free += w_free
         moment += w_free * d
-        capped += p[i] if x >= top else 0.0
+        capped += share if x >= top else 0.0
     return free, capped, moment
 
 
@@ -254,8 +256,9 @@ def _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q):
         x = d - delta
         value = min(max((d - mean) * inverse + base, 0.0), cap)
         value = 0.0 if x <= 0.0 else value
-        q[i] = p[i] * (cap if x >= top else value)
-        total += q[i]
+        value = p[i] * (cap if x >= top else value)
+        q[i] = value
+        total += value
     # The rounding of the mean, by c, is what the sum lacks: it goes to the free rows alike.
     if abs(total - 1.0) > 2e-13:
         missing = (1.0 - total) / free
@@ -309,9 +312,10 @@ def _kl_sums(e, p, s, cap):
     """``sum p e`` of the rows below the cap at the scale ``s``, and the mass of the others."""
     open_, capped = 0.0, 0.0
     for i in range(e.shape[0]):
-        below = e[i] * s < cap
-        open_ += p[i] * e[i] if below else 0.0
-        capped += 0.0 if below else p[i]
+        share, value = p[i], e[i]
+        below = value * s < cap
+        open_ += share * value if below else 0.0
+        capped += 0.0 if below else share
     return open_, capped
 
 
