@@ -5,7 +5,6 @@ Coefficients come as an array of any shape; a set treats it as one long vector.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ class Constraint:
 
     def bounds(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Lower and upper bounds where W is a box (all of space included), otherwise None."""
-        return _no_bounds(shape)
+        return np.broadcast_to(-np.inf, shape), np.broadcast_to(np.inf, shape)
 
     def absorb(self, w: Array, gradient: Array, h: Array) -> tuple[Array, float, float]:
         """Let the multipliers of W take their part of a gradient at `w`.
@@ -59,13 +58,6 @@ class Constraint:
     def contains(self, w: Array) -> bool:
         """Whether `w` lies in W, up to rounding."""
         return bool(np.abs(self.project(w) - w).max(initial=0.0) <= 1e-9 * (1 + np.abs(w).max()))
-
-
-@lru_cache(maxsize=8)
-def _no_bounds(shape: tuple[int, ...]) -> tuple[Array, Array]:
-    low, high = np.full(shape, -np.inf), np.full(shape, np.inf)
-    low.flags.writeable = high.flags.writeable = False
-    return low, high
 
 
 class Everything(Constraint):

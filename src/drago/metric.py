@@ -188,7 +188,7 @@ def typical_curvature(problem: DROProblem) -> float:
     """
     loss = problem.loss
     if not isinstance(loss, (Logistic, Multinomial)):
-        return loss.curvature if np.isfinite(loss.curvature) else 1.0
+        return loss.curvature if 0.0 < loss.curvature < np.inf else 1.0
     k = int(problem.y.max()) + 1
     f = problem.class_masses(problem.p, k)
     with np.errstate(divide="ignore"):

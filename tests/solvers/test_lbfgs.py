@@ -70,10 +70,10 @@ def solve(problem, tol=1e-4, memory=20):
     return result
 
 
-def as_far_as_it_goes(problem, tol):
+def as_far_as_it_goes(problem, tol, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return drago.solve(problem, "lbfgs", tol=tol)
+        return drago.solve(problem, "lbfgs", tol=tol, **options)
 
 
 # --------------------------------------------------------------------------------- with cvxpy
@@ -255,9 +255,46 @@ def test_the_unit_of_the_features_does_not_matter_next_to_an_intercept(loss, sca
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
-def test_large_features_with_a_plain_regularisation(loss, intercept):
-    X, y = data(loss)
-    solve(make(1e6 * X, y, loss=loss, fit_intercept=intercept))
+@pytest.mark.parametrize("scale", [1e6, 1e-6])
+def test_features_of_another_scale_with_a_plain_regularisation(loss, intercept, scale):
+    """For 1e6 the gradient has to fall on where the objective is level up to rounding."""
+    for seed in range(4):
+        X, y = data(loss, seed=seed)
+        solve(make(scale * X, y, loss=loss, fit_intercept=intercept))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_offset_that_hides_the_size_of_a_feature(seed):
+    """Time stamps: their variance is lost in the rounding of their square."""
+    rng = np.random.default_rng(seed)
+    X = 1.7e9 + 10.0 * rng.standard_normal((300, 1))
+    y = (X[:, 0] - 1.7e9) / 10.0 + rng.standard_normal(300)
+    problem = make(X, y, l2_reg=0.0, fit_intercept=True)
+    answer = solve(make((X - 1.7e9) / 10.0, y, l2_reg=0.0, fit_intercept=True))
+    result = as_far_as_it_goes(problem, 1e-3)
+    assert result.primal <= answer.primal + 1e-3 * (problem.reference[0] - answer.primal)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.0, 1000.0 / 3.0])
+def test_constant_features_have_no_size(value):
+    y = np.random.default_rng(1).standard_normal(200)
+    problem = make(np.full((200, 2), value), y, l2_reg=0.0, fit_intercept=True)
+    result = as_far_as_it_goes(problem, 1e-6, warm_start=(np.zeros(2), 3.0))
+    assert result.rel_gap <= 1e-6  # over a ball: without l2_reg the coefficients are anything
+    assert result.primal == pytest.approx(problem.reference[0], rel=1e-6)
+
+
+def test_a_loss_without_curvature():
+    class Absolute:
+        curvature, lipschitz = 0.0, 1.0
+
+        def __call__(self, y, raw):
+            return np.abs(raw - y), np.where(raw > y, 1.0, -1.0)
+
+    X, y = data()
+    problem = make(X, y, loss=Absolute(), fit_intercept=True)
+    found = [drago.solve(problem, solver, tol=1e-2) for solver in ("lbfgs", "drago", "auto")]
+    assert all(result.status == "optimal" for result in found)
 
 
 def hard_data(kind, loss):

@@ -80,6 +80,7 @@ class Blocks:
         self._whole = n // c  # groups; a last one may be smaller
         self._sizes = [rows.stop - rows.start for rows in self.slices]
         self.y = problem.y if count == 1 else self.gather(problem.y)
+        self.y.flags.writeable = False  # to Numba that is a type of its own
         parts = entries * k // (count * _PART)
         if problem.is_sparse:  # partial sums are dense
             parts = min(parts, entries // (4 * count * d))

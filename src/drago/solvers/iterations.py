@@ -287,7 +287,7 @@ class Iterations:
         if lists is None:
             self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
         else:
-            before = self.oracle.memory["_tau"]
+            before = self.oracle._tau  # type: ignore[attr-defined]
             self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
             lists.observe(before)
 

@@ -201,9 +201,60 @@ class _Run:
             value, _ = value_and_gradient(self.x)
             progress = before - value > 1e-13 * abs(value)
             if accuracy > 0.0 or self.n_iter == n_iter or not progress:
-                return str(out.message)
+                break
             # Old pairs and bounds that became active since can jam the method far from the
             # optimum; a start with fresh memory tells.
+        if accuracy == 0.0 and problem.is_linear and not (bounded or problem.engine):
+            # The objective is level up to rounding; with a tiny mu the gradient has to fall on.
+            self._descend(nu, accuracy)
+        return str(out.message)
+
+    def _descend(self, nu: float, accuracy: float) -> str:
+        """The same by our own searches along lines, which cost no visit to the data."""
+        problem = self.problem._replace(nu=nu)
+        low, high = (np.full(self.x.size, side) for side in (-np.inf, np.inf))
+        here = self._evaluate(self.x, nu, low, high)
+        if self.n_iter == 0:
+            self._observe(here)
+        memory, idle, least = Memory(self.memory, self.x.size), 0, here.estimate
+        blocked: NonFiniteLossError | None = None
+        while idle < _IDLE:
+            dx = memory.direction(here.slope)
+            falling, found = float(np.dot(here.slope, dx)), None
+            if falling < 0:
+                start, value = here.evaluation, here.value
+                step = self._unpack(dx)
+                line = Line(problem, self.oracle, start, value, falling, *step)
+                found = line.search(1.0)
+                self.passes += 0.5
+                self.n_calls += line.n_trials
+                blocked = line.error  # the border of where the losses are numbers
+            if found is None or found.evaluation is None or found.q is None:
+                if not memory.count:
+                    break
+                memory.clear()  # old pairs can jam the method far from the optimum
+                continue
+            ev, q = found.evaluation, found.q
+            self.n_iter += 1
+            if self.n_iter % _FRESH == 0:
+                ev = problem.evaluate(ev.w, ev.b)
+                self.passes += 0.5
+            self.passes += 0.5
+            self.x = self.x + found.t * dx
+            slope = self._slope(ev, q)
+            memory.add(found.t * dx, slope - here.slope)
+            estimate = self._estimate(self.x, slope, low, high)
+            level = found.value >= here.value - 1e-15 * abs(here.value)
+            # Where the objective is level up to rounding, the gradient tells.
+            idle = idle + 1 if level and estimate > 0.9 * least else 0
+            least = min(least, estimate)
+            here = self.last = _Trial(found.value, slope, ev, q, estimate)
+            self._observe(here)
+            if estimate <= accuracy:
+                return ""
+        if blocked is not None:
+            raise blocked
+        return "the objective does not fall any more"
 
     def _evaluate(self, x: Vector, nu: float, low: Vector, high: Vector) -> _Trial:
         """``P`` with the shift cost `nu` and its gradient; one pass."""
@@ -266,15 +317,20 @@ def _unit(problem: DROProblem, mean: Vector) -> float:
     """The typical size of the features, the curvature of the regularisation included.
 
     In a unit far from theirs, the coefficients or the intercept are left with steps that change
-    nothing but rounding. A power of two: dividing by it is exact. Where it is not far from 1, it is
-    1.
+    nothing but rounding. A power of two: dividing by it is exact. Where it is not far from 1, or no
+    more than the rounding of features that hardly vary, it is 1.
     """
-    metric = make_metric(problem, "diagonal", mean)
-    square = float(metric.eigenvalues.mean()) / metric.intercept
-    power = round(0.5 * np.log2(square)) if 0.0 < square < np.inf else 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        metric = make_metric(problem, "diagonal", mean)
+        size = float(np.sqrt(metric.eigenvalues.mean() / metric.intercept))
+    if not _NO_SIZE + _HARDLY * float(np.abs(mean).max()) < size < 1.0 / _NO_SIZE:
+        return 1.0
+    power = round(np.log2(size))
     return float(2.0**power) if abs(power) > 3 else 1.0
 
 
+# Sizes of features that are none: as they are, and next to their mean, where digits cancel.
+_NO_SIZE, _HARDLY = 1e-100, 1e-7
 # Features that hardly vary get a curvature nevertheless: this share of the greatest.
 _FLOOR = 1e-3
 # Iterations after which the raw predictions are computed afresh: they are sums of so many steps.
@@ -284,50 +340,7 @@ _IDLE = 5
 
 
 class _LinearRun(_Run):
-    """The same in a metric, with searches along lines that cost no visit to the data."""
+    """The same in a metric, by our own searches alone."""
 
     def minimise(self, nu: float, accuracy: float) -> str:
-        problem = self.problem._replace(nu=nu)
-        low, high = (np.full(self.x.size, side) for side in (-np.inf, np.inf))
-        here = self._evaluate(self.x, nu, low, high)
-        if self.n_iter == 0:
-            self._observe(here)
-        memory, idle, least = Memory(self.memory, self.x.size), 0, here.estimate
-        blocked: NonFiniteLossError | None = None
-        while idle < _IDLE:
-            dx = memory.direction(here.slope)
-            falling, found = float(np.dot(here.slope, dx)), None
-            if falling < 0:
-                start, value = here.evaluation, here.value
-                step = self._unpack(dx)
-                line = Line(problem, self.oracle, start, value, falling, *step)
-                found = line.search(1.0)
-                self.passes += 0.5
-                self.n_calls += line.n_trials
-                blocked = line.error  # the border of where the losses are numbers
-            if found is None or found.evaluation is None or found.q is None:
-                if not memory.count:
-                    break
-                memory.clear()  # old pairs can jam the method far from the optimum
-                continue
-            ev, q = found.evaluation, found.q
-            self.n_iter += 1
-            if self.n_iter % _FRESH == 0:
-                ev = problem.evaluate(ev.w, ev.b)
-                self.passes += 0.5
-            self.passes += 0.5
-            self.x = self.x + found.t * dx
-            slope = self._slope(ev, q)
-            memory.add(found.t * dx, slope - here.slope)
-            estimate = self._estimate(self.x, slope, low, high)
-            level = found.value >= here.value - 1e-15 * abs(here.value)
-            # Where the objective is level up to rounding, the gradient tells.
-            idle = idle + 1 if level and estimate > 0.9 * least else 0
-            least = min(least, estimate)
-            here = self.last = _Trial(found.value, slope, ev, q, estimate)
-            self._observe(here)
-            if estimate <= accuracy:
-                return ""
-        if blocked is not None:
-            raise blocked
-        return "the objective does not fall any more"
+        return self._descend(nu, accuracy)
