@@ -289,6 +289,52 @@ def test_first_solve_compiles_once(tmp_path):
     assert sorted(path.name for path in Path(cache).rglob("*.nb?")) == stored
 
 
+LARGE = """
+    import sys
+    import numpy as np
+    import drago
+    from drago.solvers import base
+    from numba.core import event
+
+    late, is_warming, warm_up = [], [], base.compile_for
+
+    def counted(*arguments):
+        is_warming.append(True)
+        warm_up(*arguments)
+        is_warming.pop()
+
+    class Listener(event.Listener):
+        def on_start(self, data):
+            pass
+
+        def on_end(self, data):
+            if not is_warming:
+                late.append(data.data["dispatcher"].py_func.__name__)
+
+    base.compile_for = counted
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(70_000, 10)).astype(sys.argv[1])
+    y = X @ np.ones(10) + rng.normal(size=70_000)
+    if sys.argv[2] == "logistic":
+        y = (y > 0).astype(float)
+    problem = drago.DROProblem(X, y, loss=sys.argv[2], uncertainty=drago.CVaR(0.1),
+                               divergence="chi2", shift_cost=0.05)
+    with event.install_listener("numba:compile", Listener()):
+        for primal in ("auto", "blocks"):
+            result = drago.solve(problem, drago.Drago(primal=primal, finish="none"), tol=1e-3)
+            assert result.status == "optimal", result.message
+    print(sorted(set(late)))
+    """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype, loss", [("float64", "squared"), ("float32", "logistic")])
+def test_the_clock_of_a_first_solve_leaves_compilation_out(tmp_path, dtype, loss):
+    """On large data too, where other code runs than on the few rows that are solved ahead."""
+    code = f"import sys; sys.argv[1:] = [{dtype!r}, {loss!r}]\n" + textwrap.dedent(LARGE)
+    assert run(code, NUMBA_CACHE_DIR=str(tmp_path / "cache")).split() == ["[]"]
+
+
 @pytest.mark.slow
 def test_solve_without_a_place_for_the_cache(tmp_path):
     """Each place that Numba tries lies below a regular file, so not even root can make it."""

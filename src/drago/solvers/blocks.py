@@ -53,6 +53,14 @@ def deal_out(problem: DROProblem, count: int) -> tuple[int, list[slice]]:
     return group, [slice(a, b) for a, b in itertools.pairwise(ends)]
 
 
+def has_kernels(problem: DROProblem) -> bool:
+    """Whether visits to large data are compiled: for one output and a loss of our own."""
+    X, loss = problem.X, problem.loss
+    if problem.is_sparse or problem.n_outputs > 1 or isinstance(loss, UserLoss):
+        return False
+    return bool(X.flags.c_contiguous) and X.dtype in (np.float64, np.float32)
+
+
 class Blocks:
     """The blocks of a problem's rows.
 
@@ -98,24 +106,32 @@ class Blocks:
             X = np.ascontiguousarray(X, dtype=np.float64)
             self._rows = [X[rows] for rows in self.slices]
         largest = max(self._sizes)
-        self._is_compiled = self._is_for_kernels()
+        self._is_compiled = not self._copied and self._group >= 4 and has_kernels(problem)
         if self._is_compiled:
-            from drago.kernels import blocks
-
-            self._kernels = blocks
-            self._X = problem.X.view()
-            self._X.flags.writeable = False  # to Numba that is a type of its own
+            self._take_kernels()
         self._raw = np.empty((0 if self._is_compiled else largest, k))
         self._slopes = np.empty((largest if self._copied else 0, k))
         self._losses = np.empty(self._slopes.shape[0])
 
-    def _is_for_kernels(self) -> bool:
-        """Whether the visits are compiled: large data, one output and a loss of our own."""
-        X, loss = self.problem.X, self.problem.loss
-        if self.problem.is_sparse or self._copied or self._group < 4:
-            return False
-        is_known = self.problem.n_outputs == 1 and not isinstance(loss, UserLoss)
-        return is_known and X.flags.c_contiguous and X.dtype in (np.float64, np.float32)
+    def _take_kernels(self) -> None:
+        from drago.kernels import blocks
+
+        self._kernels = blocks
+        self._X = self.problem.X.view()
+        self._X.flags.writeable = False  # to Numba that is a type of its own
+
+    @classmethod
+    def compile(cls, few: DROProblem) -> None:
+        """Compile the visits to large data, on a few rows of their kind."""
+        blocks, n = cls(few, 1), few.n_samples
+        blocks._is_compiled = True
+        blocks._take_kernels()
+        model = np.zeros((few.n_features, 1)), np.zeros(1)
+        q, losses, slopes = np.full(n, 1.0 / n), np.empty(n), np.empty((n, 1))
+        blocks.evaluate(0, *model, losses, slopes)
+        blocks.correction(0, *model, q, slopes.copy(), losses, slopes)
+        blocks.accumulate(0, slopes)
+        blocks._compiled_gradient(q, *model)
 
     @property
     def whole(self) -> Matrix:

@@ -88,6 +88,21 @@ class Unsettled:
         is_large = n >= LEAST_ROWS and _LEAST_BLOCKS <= count <= n // _LEAST_BLOCK
         return cls(slices, oracle, u) if is_large and oracle.cap > 1 else None
 
+    @classmethod
+    def compile(cls, few: DROProblem) -> None:
+        """Compile the steps on lists, on a few rows."""
+        oracle, n = few.dual_oracle(), few.n_samples
+        if not isinstance(oracle, CappedOracle) or few.divergence.name != "chi2":
+            return
+        table, q = np.zeros(n), np.full(n, 1.0 / n)
+        lists = cls([slice(0, n)], oracle, np.zeros(n))
+        lists.memory["moved"], oracle._tau = 0.0, 0.0
+        lists._list_all(table, q, 0, table, 1.0)
+        lists._solve(1.0, 1.0)
+        lists._kernels.deal(lists._new, lists._starts, lists._sizes, lists._weight)
+        lists._is_listed = [True]
+        lists.write(q)
+
     def step(
         self, table: Vector, q: Vector, j: int, change: Vector, k: int, nu: float, s: float
     ) -> bool:
@@ -167,8 +182,9 @@ class Unsettled:
         if size == 0:
             return False
         u, mass, new = self._u[:size], self._mass[:size], self._new[:size]
+        mass.flags.writeable = False  # like p: to Numba that is a type of its own
         tau = self._capped_chi2(u, mass, c, self._oracle.cap, self._oracle._tau, new)
-        mass[-1] = self._p[0]
+        self._mass[size - 1] = self._p[0]
         is_inside = max(self._low) <= tau <= min(self._high)
         if not is_inside or abs(new.sum() - 1.0) > _ROUNDING:
             return False

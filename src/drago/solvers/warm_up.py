@@ -10,7 +10,9 @@ from drago.certificate import judge
 from drago.divergences import LONG
 from drago.passes import LARGE
 from drago.problem import DROProblem
+from drago.solvers.blocks import SMALL, Blocks, has_kernels
 from drago.solvers.protocol import Method
+from drago.solvers.unsettled import LEAST_ROWS, Unsettled
 
 _COMPILED: set[tuple[Any, ...]] = set()
 
@@ -22,6 +24,8 @@ def compile_for(problem: DROProblem, method: Method) -> None:
     if problem.engine:
         return
     picks_rows = not problem.is_sparse and problem.n_outputs == 1 and problem.n_entries >= LARGE
+    in_blocks = method.name == "drago" and problem.n_entries > SMALL and has_kernels(problem)
+    has_lists = in_blocks and problem.n_samples >= LEAST_ROWS
     key = (
         type(method),
         type(problem.loss),
@@ -31,6 +35,8 @@ def compile_for(problem: DROProblem, method: Method) -> None:
         problem.X.indices.dtype if problem.is_sparse else None,
         problem.nu > 0,
         picks_rows,
+        in_blocks,
+        has_lists,
         problem.n_samples > LONG,
     )
     if key in _COMPILED:
@@ -38,12 +44,29 @@ def compile_for(problem: DROProblem, method: Method) -> None:
     few = problem.stand_in()
     Loop(few, tol=0.0, max_iter=2, quiet=True).run(method)
     judge(few, few.evaluate(np.zeros((few.n_features, few.n_outputs)), np.zeros(few.n_outputs)))
+    if hasattr(few.loss, "second"):  # for bounds from the curvature, which few rows do not need
+        few.loss.second(few.y, np.zeros((few.n_samples, few.n_outputs)))
     if picks_rows:
         from drago.kernels.rows import accumulate
 
         accumulate(few.X, np.arange(1), np.ones(few.n_samples), np.zeros(few.n_features))
+    if in_blocks:
+        _compile_blocks(few)
+    if has_lists:
+        Unsettled.compile(few)
     if problem.n_samples > LONG and problem.divergence.name == "chi2":
         from drago.kernels.divergences import chi2
 
         chi2(np.ones(few.n_samples), few.p)
     _COMPILED.add(key)
+
+
+def _compile_blocks(few: DROProblem) -> None:
+    """What DRAGO's iterations with several blocks call, which a few rows are not cut into."""
+    from drago.kernels.drago import proximal_argument_chi2, renew
+
+    Blocks.compile(few)
+    vectors = [np.ones(few.n_samples) for _ in range(3)]
+    renew(*vectors)
+    if few.divergence.name == "chi2":
+        proximal_argument_chi2(vectors[0], 1.0, vectors[1], few.p, vectors[2])
