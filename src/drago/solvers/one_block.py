@@ -52,7 +52,7 @@ class OneBlockIterations(SupportIterations):
 
         oracle, table, nu = self._estimator, self.loss_table, self.problem.nu
         assert isinstance(oracle, CappedOracle)
-        tau = oracle._tau if 0.5 * oracle._c <= nu <= 2.0 * oracle._c else np.nan
+        tau = oracle.remembered(nu)
         best, value, oracle._tau = two_values(table, self.p, nu, oracle.cap, tau, self._q, self._u)
         oracle._c = nu
         return best, value

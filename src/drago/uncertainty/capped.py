@@ -67,11 +67,14 @@ class CappedOracle(DualOracle):
         self._tau = np.nan
         self._c = np.nan
 
+    def remembered(self, c: float) -> float:
+        """The last threshold, worth remembering only on the same problem scale; otherwise NaN."""
+        return self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
+
     def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
         from drago.kernels.dual_capped import capped_chi2, capped_kl
 
-        # The threshold is worth remembering only on the same problem scale.
-        tau = self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
+        tau = self.remembered(c)
         if self.divergence.name == "chi2":
             tau = capped_chi2(u, self.p, c, self.cap, tau, q)
         else:
