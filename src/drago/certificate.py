@@ -440,7 +440,7 @@ class _Search:
             w, b, raw = step
             for _ in range(12):
                 trial_w = problem.constraint.project(ev.w + w)
-                if problem.constraint.bounds(w.shape) is None or (trial_w != ev.w + w).any():
+                if not problem.constraint.has_bounds or (trial_w != ev.w + w).any():
                     trial_raw = problem.raw_prediction(trial_w, ev.b + b)
                     self.passes += 0.5
                 else:

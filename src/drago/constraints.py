@@ -18,6 +18,9 @@ Array = npt.NDArray[np.float64]
 class Constraint:
     """Base of the sets W; itself all of space."""
 
+    has_bounds = True
+    """Whether W is a box, all of space included: `bounds` are not None."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -147,6 +150,8 @@ class L2Ball(Constraint):
     ----------
     radius : float > 0
     """
+
+    has_bounds = False
 
     def __init__(self, radius: float) -> None:
         self.radius = check_number("radius", radius, low=0, open_low=True)

@@ -77,7 +77,7 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
        several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
     4. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
     """
-    if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
+    if not problem.constraint.has_bounds:
         return Drago(), (), f"auto took drago, for it stays in {problem.constraint!r}; "
     if problem.engine:
         where = "on a device" if problem.is_linear else "for a model that is not linear"

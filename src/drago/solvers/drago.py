@@ -219,8 +219,8 @@ class Drago:
         """
         plain = self.step_size == "auto" and self.start == "stationary" and self.primal != "blocks"
         plain = plain and self.dual_step_size is None
-        bent = problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None
-        return plain and not (problem.engine or bent or _unregularised(problem))
+        plain = plain and problem.constraint.has_bounds
+        return plain and not (problem.engine or _unregularised(problem))
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         return _Run(self, problem, loop).run()
@@ -252,8 +252,7 @@ class _Run:
         self.settings, self.problem, self.loop = settings, problem, loop
         self.auto = settings.step_size == "auto"
         # No other method here knows how to stay in a ball.
-        box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
-        self.finish = settings.finish if box is not None else "none"
+        self.finish = settings.finish if problem.constraint.has_bounds else "none"
         if problem.engine and self.finish == "auto":
             self.finish = "lbfgs"
         self.watch = Watch(np.inf)

@@ -55,7 +55,7 @@ class LBFGS:
         check_flag("progressive", self.progressive)
 
     def check(self, problem: DROProblem) -> None:
-        if problem.constraint.bounds((problem.n_features, problem.n_outputs)) is None:
+        if not problem.constraint.has_bounds:
             raise ValueError(
                 f"solver 'lbfgs' takes a Box, NonNegative or no constraint, but the problem has "
                 f"{problem.constraint!r}."

@@ -84,8 +84,8 @@ class Newton:
     def check(self, problem: DROProblem) -> None:
         if problem.engine:
             raise ValueError("solver 'newton' works on arrays, but the problem is on tensors.")
-        box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
-        if box is None or problem.uncertainty.is_users or isinstance(problem.loss, UserLoss):
+        own = problem.uncertainty.is_users or isinstance(problem.loss, UserLoss)
+        if own or not problem.constraint.has_bounds:
             raise ValueError(
                 "solver 'newton' takes built-in losses and sets, and a Box, NonNegative or no "
                 "constraint."
