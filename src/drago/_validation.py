@@ -218,6 +218,11 @@ def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
     return codes.astype(np.int64).reshape(-1)
 
 
+def are_finite(array: npt.NDArray[np.float64]) -> bool:
+    """Whether all entries are; by their sum, unless that overflows."""
+    return math.isfinite(np.add.reduce(array, axis=None)) or bool(np.isfinite(array).all())
+
+
 def locked(array: Any) -> Any:
     """A read-only view, so that a problem cannot change behind a solver's back."""
     if not isinstance(array, np.ndarray):

@@ -82,6 +82,9 @@ def _linear_gap(problem: DROProblem, w: Matrix, g: Matrix, radius: float | None 
     if mu == 0:
         gap = float(np.vdot(g, w)) + problem.constraint.support(-g)
         return max(gap, 0.0)
+    if isinstance(problem.constraint, Everything):
+        slope = g + mu * w
+        return 0.5 * float(np.vdot(slope, slope)) / mu
     best = problem.constraint.project(-g / mu)
     step = w - best
     return max(float(np.vdot(g, step) + 0.5 * mu * np.vdot(step, w + best)), 0.0)

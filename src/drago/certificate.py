@@ -237,8 +237,8 @@ class _Search:
     def result(self) -> Certificate:
         restricted_to = None
         problem = self.problem
-        hopeless = self.tried_curvature or affordable_rows(problem, AMPLE) == 0
-        if not np.isfinite(self.gap) and hopeless:
+        known = math.isfinite(self.gap)
+        if not known and (self.tried_curvature or affordable_rows(problem, AMPLE) == 0):
             # mu = 0 and no other bound to be had: the minimum of the tangents over a ball.
             radius = max(2.0 * float(np.linalg.norm(self.ev.w)), 1.0)
             g = self._gradient(self.ev, self.exact)

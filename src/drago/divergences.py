@@ -64,7 +64,8 @@ class Chi2(Divergence):
         return float(chi2(q, p))
 
     def _sum(self, q: Vector, p: Vector) -> float:
-        return float(0.5 * np.dot(p, (q / p - 1.0) ** 2))
+        away = q - p
+        return 0.5 * float(np.dot(away, away / p))
 
     def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         return np.divide(q, p, out=out)

@@ -9,11 +9,12 @@ nothing, and applied to vectors of length d; X is never rotated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_option
+from drago._validation import check_option, locked
 from drago.constraints import Constraint, Everything
 from drago.losses import Logistic, Multinomial
 from drago.problem import DROProblem
@@ -23,6 +24,8 @@ Matrix = npt.NDArray[np.float64]
 
 # Features up to which the full matrix is decomposed under "auto".
 FULL = 600
+# Features up to which its own rotations decompose a matrix sooner than a call to LAPACK.
+_FEW = 8
 # Entries of a sparse feature that tell its size.
 _SEEN = 100
 # A direction that no row of the subsample sees still needs a curvature.
@@ -165,14 +168,29 @@ def make_metric(
         p = problem.pick(problem.p, index)
         p = p / p.sum()
         rows = None if kind == "diagonal" else problem.rows(index)
+    if rows is not None and d <= _FEW:
+        from drago.kernels.eigen import curvature_of_rows
+
+        rows, p = _read_only(rows), _read_only(p)
+        centre = np.zeros(d) if mean is None else mean
+        eigenvalues, basis = np.empty(d), np.empty((d, d))
+        if curvature_of_rows(rows, p, centre, floor, curvature, mu, eigenvalues, basis):
+            return Metric(eigenvalues, basis, curvature)
     if rows is None:
-        eigenvalues, basis = _mean_squares(problem, index, p, mean), None
+        found, directions = _mean_squares(problem, index, p, mean), None
     else:
         if mean is not None:
             rows = rows - mean
-        eigenvalues, basis = np.linalg.eigh((rows * p[:, None]).T @ rows)
-    eigenvalues = np.maximum(eigenvalues, floor * max(float(eigenvalues.max()), 1e-300))
-    return Metric(curvature * eigenvalues + mu, basis, curvature)
+        found, directions = np.linalg.eigh((rows * p[:, None]).T @ rows)
+    found = np.maximum(found, floor * max(float(found.max()), 1e-300))
+    return Metric(curvature * found + mu, directions, curvature)
+
+
+def _read_only(array: Any) -> Any:
+    """In the order of C and read-only, as a problem's: to Numba that is a type of its own."""
+    if array.flags.writeable or not array.flags.c_contiguous:
+        array = locked(np.ascontiguousarray(array))
+    return array
 
 
 def _is_plain(problem: DROProblem) -> bool:

@@ -165,7 +165,7 @@ class Passes:
             return out[:, None]
         if X.dtype == np.float64:
             product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)
-            return np.asarray(product, dtype=np.float64).reshape(self.n_features, -1)
+            return product[:, None] if product.ndim == 1 else product
         out = np.zeros((self.n_features, c.shape[1]))
         for rows in self._chunks():
             out += X[rows].astype(np.float64).T @ c[rows]
@@ -185,6 +185,9 @@ class Passes:
 
     def gradient(self, ev: Evaluation, q: Any) -> tuple[Matrix, Vector]:
         """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b; one pass."""
+        if self.n_outputs == 1:
+            weighted = q * ev.dlosses[:, 0]
+            return self.weighted_rows(weighted[:, None]), np.array([weighted.sum()])
         weighted = q[:, None] * ev.dlosses
         return self.weighted_rows(weighted), weighted.sum(axis=0)
 

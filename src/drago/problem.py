@@ -12,7 +12,6 @@ dropped at the door.
 from __future__ import annotations
 
 import copy
-import math
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import (
+    are_finite,
     check_features,
     check_flag,
     check_groups,
@@ -252,15 +252,14 @@ class DROProblem(Passes):
         """Losses and derivatives at ``(w, b)``; one pass over X, none where `raw` is given."""
         raw = self.raw_prediction(w, b) if raw is None else raw
         losses, dlosses = self.loss.evaluate(self.y, raw)
-        if not (math.isfinite(losses.sum()) and math.isfinite(dlosses.sum())):
+        if not (are_finite(losses) and are_finite(dlosses)):
             bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
-            if bad.any():
-                i = int(np.argmax(bad))
-                raise NonFiniteLossError(
-                    f"the loss {self.loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
-                    f"first on row {i} at the raw prediction {raw[i]}; "
-                    "check the loss, or scale the features and the target."
-                )
+            i = int(np.argmax(bad))
+            raise NonFiniteLossError(
+                f"the loss {self.loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
+                f"first on row {i} at the raw prediction {raw[i]}; "
+                "check the loss, or scale the features and the target."
+            )
         return Evaluation(w, b, raw, losses, dlosses)
 
     # ---------------------------------------------------------------- public functions of coef

@@ -8,9 +8,61 @@ import math
 
 import numpy as np
 
-from drago.kernels import jit
+from drago.kernels import REDUCE, jit
 from drago.kernels.dual_capped import capped_chi2
 from drago.kernels.losses import one_single_output
+
+
+@jit(fastmath=REDUCE)
+def _predict(X, columns, w, b, raw):
+    """``raw = X w + b``, four columns at a time where there is a copy of X by columns."""
+    n, d = X.shape
+    if columns.shape[0] == 0:
+        np.dot(X, w, raw)
+        for i in range(n):
+            raw[i] += b
+        return
+    for i in range(n):
+        raw[i] = b
+    fours = d - d % 4
+    for j in range(0, fours, 4):
+        c0, c1, c2, c3 = columns[j], columns[j + 1], columns[j + 2], columns[j + 3]
+        w0, w1, w2, w3 = w[j], w[j + 1], w[j + 2], w[j + 3]
+        for i in range(n):
+            raw[i] += (w0 * c0[i] + w1 * c1[i]) + (w2 * c2[i] + w3 * c3[i])
+    for j in range(fours, d):
+        column, weight = columns[j], w[j]
+        for i in range(n):
+            raw[i] += weight * column[i]
+
+
+@jit(fastmath=REDUCE)
+def _gradient(X, columns, q, slopes, weighted, out):
+    """``out = X' (q slopes)``; returns ``q' slopes``."""
+    n, d = X.shape
+    total = 0.0
+    for i in range(n):
+        weighted[i] = q[i] * slopes[i]
+        total += weighted[i]
+    if columns.shape[0] == 0:
+        np.dot(X.T, weighted, out)
+        return total
+    fours = d - d % 4
+    for j in range(0, fours, 4):
+        c0, c1, c2, c3 = columns[j], columns[j + 1], columns[j + 2], columns[j + 3]
+        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+        for i in range(n):
+            s0 += c0[i] * weighted[i]
+            s1 += c1[i] * weighted[i]
+            s2 += c2[i] * weighted[i]
+            s3 += c3[i] * weighted[i]
+        out[j], out[j + 1], out[j + 2], out[j + 3] = s0, s1, s2, s3
+    for j in range(fours, d):
+        column, s = columns[j], 0.0
+        for i in range(n):
+            s += column[i] * weighted[i]
+        out[j] = s
+    return total
 
 
 @jit()
@@ -48,28 +100,49 @@ def _learn(size, product, curvatures, alpha, largest, boldness, growth):
 
 
 @jit(error_model="numpy")
+def one_block_start(
+    X, columns, y, code, parameter, p, cap, nu, w, b, losses, slopes, q, gradient
+):  # fmt: skip
+    """Losses and slopes at ``(w, b)``, the exact weights and the gradient there.
+
+    Returns the gradient's part for the intercept, the weights' threshold and their second moment;
+    and the sum of all losses and slopes: a number, where they all are.
+    """
+    n = X.shape[0]
+    raw = np.empty(n)
+    _predict(X, columns, w, b, raw)
+    total = 0.0
+    for i in range(n):
+        losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
+        total += losses[i] + slopes[i]
+    if not math.isfinite(total):
+        return math.nan, math.nan, math.nan, total
+    tau, moment = capped_chi2(losses, p, nu, cap, math.nan, q), 0.0
+    for i in range(n):
+        moment += q[i] * q[i] / p[i]
+    return _gradient(X, columns, q, slopes, raw, gradient), tau, moment, total
+
+
+@jit(error_model="numpy")
 def one_block_steps(
-    X, y, code, parameter, p, cap, nu, mu, mean, eigenvalues, basis, along, intercept, n_steps,
-    is_fresh, alpha, largest, boldness, growth, curvatures, past_point, past_slope, has_past,
-    tau, tau_cost, w, b, raw, losses, slopes, q, gradient, gradient_b,
+    X, columns, y, code, parameter, p, cap, nu, mu, mean, eigenvalues, basis, along, intercept,
+    n_steps, is_fresh, alpha, largest, boldness, growth, curvatures, past_point, past_slope,
+    has_past, tau, w, b, raw, losses, slopes, q, gradient, gradient_b,
 ):  # fmt: skip
     """`n_steps` iterations; ``w, raw, losses, slopes, q, gradient`` and the past are overwritten.
 
     Points and gradients are those of centred features, with the intercept's as last entry.
 
-    Returns ``b, gradient_b, alpha, tau`` and the cost that the threshold ``tau`` belongs to.
+    Returns ``b, gradient_b, alpha``, the threshold ``tau`` and the cost that it belongs to; then
+    the estimates of the gap and of the objective.
     """
     n, d = X.shape
     u, weighted = np.empty(n), np.empty(n)
     point, slope = np.empty(d + 1), np.empty(d + 1)
-    turned, downhill = np.empty(d), np.empty(d)
+    turned, downhill, cost = np.empty(d), np.empty(d), nu
     for step in range(n_steps):
         if step > 0 or not is_fresh:
-            gradient_b = 0.0
-            for i in range(n):
-                weighted[i] = q[i] * slopes[i]
-                gradient_b += weighted[i]
-            np.dot(X.T, weighted, gradient)
+            gradient_b = _gradient(X, columns, q, slopes, weighted, gradient)
         point[d], slope[d] = b, gradient_b if intercept else 0.0
         for j in range(d):
             point[j], slope[j] = w[j], gradient[j]
@@ -100,26 +173,33 @@ def one_block_steps(
             b = point[d] - alpha * gradient_b / along
             for j in range(d):
                 b -= mean[j] * w[j]
-        np.dot(X, w, raw)
+        _predict(X, columns, w, b, raw)
         for i in range(n):
             before = losses[i]
-            raw[i] += b
             losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
             u[i] = losses[i] + s * (q[i] / p[i]) + ratio * (losses[i] - before)
-        cost = nu + s
-        if not 0.5 * tau_cost <= cost <= 2.0 * tau_cost:
-            tau = math.nan
-        tau, tau_cost = capped_chi2(u, p, cost, cap, tau, q), cost
-    return b, gradient_b, alpha, tau, tau_cost
+        # With u at a fixed point, l + s q/p, the threshold is the same for every s: also for 0.
+        tau, cost = capped_chi2(u, p, nu + s, cap, tau, q), nu + s
+    capped_chi2(losses, p, nu, cap, tau, u)
+    best, value = _two_values(losses, p, nu, u, q)
+    gap, primal = max(best - value, 0.0), best
+    for j in range(d):
+        slope[j] = gradient[j] + mu * w[j] - (mean[j] * gradient_b if intercept else 0.0)
+        primal += 0.5 * mu * w[j] * w[j]
+    _turn(basis, slope[:d], False, downhill)
+    for j in range(d):
+        gap += 0.5 * downhill[j] * downhill[j] / eigenvalues[j]
+    if intercept:
+        gap += 0.5 * gradient_b * gradient_b / along
+    return b, gradient_b, alpha, tau, cost, gap, primal
 
 
-@jit()
-def two_values(losses, p, nu, cap, tau, q, room):
-    """``<l, x> - nu D(x || p)`` of the exact weights ``x``, and of `q`; and their threshold."""
-    tau = capped_chi2(losses, p, nu, cap, tau, room)
-    best, value = 0.0, 0.0
+@jit(fastmath=REDUCE)
+def _two_values(losses, p, nu, x, y):
+    """``<l, q> - nu D(q || p)`` of two kinds of weights."""
+    one, other = 0.0, 0.0
     for i in range(losses.shape[0]):
-        x, y = room[i] / p[i] - 1.0, q[i] / p[i] - 1.0
-        best += room[i] * losses[i] - 0.5 * nu * p[i] * x * x
-        value += q[i] * losses[i] - 0.5 * nu * p[i] * y * y
-    return best, value, tau
+        u, v = x[i] / p[i] - 1.0, y[i] / p[i] - 1.0
+        one += x[i] * losses[i] - 0.5 * nu * p[i] * u * u
+        other += y[i] * losses[i] - 0.5 * nu * p[i] * v * v
+    return one, other

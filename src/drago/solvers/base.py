@@ -6,6 +6,7 @@ A method moves; everything else happens here. It calls `Loop.observe` after each
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._validation import are_finite
 from drago.certificate import AMPLE, NO_BOUND, Certificate, judge, relative, uncertified
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
@@ -116,7 +118,7 @@ class Loop:
 
     def observe(self, iterate: Iterate) -> None:
         """Take note of a point; raises `Stop` when the solve is over."""
-        if not (np.isfinite(iterate.w).all() and np.isfinite(iterate.b).all()):
+        if not (are_finite(iterate.w) and are_finite(iterate.b)):
             raise Diverged("the iterates diverged to NaN or infinity")
         if any(self._before):
             n_iter, n_passes, n_calls = self._before
@@ -353,7 +355,7 @@ class Loop:
         # Looks by count thin out; the estimate is what calls for a certificate in good time.
         self._next_look = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
         measure = _measure(certificate, certificate.gap)
-        known = np.isfinite(measure) and np.isfinite(iterate.gap_estimate)
+        known = math.isfinite(measure) and math.isfinite(iterate.gap_estimate)
         if known and iterate.gap_estimate > 0:
             self._factor = measure / iterate.gap_estimate
         self.best.keep(certificate, ev.w, ev.b)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,43 +25,45 @@ class Best:
     ----------
     point, dual : tuple (certificate, w, b)
         Of the lowest objective, and of the highest lower bound.
+    gap, rel_gap : float
+        The smaller of the best point's own gap and its distance to the best bound; and the same
+        relative to what the trivial model leaves to gain.
     """
 
+    point: Entry
+    dual: Entry
+    gap: float
+    rel_gap: float
+
     def __init__(self, certificate: Certificate, w: Matrix, b: Vector) -> None:
-        self.point: Entry = (certificate, w, b)
-        self.dual: Entry = self.point
+        self.put((certificate, w, b), (certificate, w, b))
+
+    def put(self, point: Entry, dual: Entry) -> None:
+        """Let these be the best."""
+        self.point, self.dual = point, dual
+        best, bound = point[0], dual[0]
+        self.gap = best.gap
+        if bound is not best and math.isfinite(bound.dual):
+            across = max(best.primal - bound.dual, 0.0) + 1e-15 * abs(best.primal)
+            self.gap = min(best.gap, across)
+        self.rel_gap = relative(self.gap, best.primal, best.reference)
 
     def keep(self, certificate: Certificate, w: Matrix, b: Vector) -> None:
         """Take note of another candidate."""
-        entry = (certificate, w.copy(), b.copy())
+        entry, point, dual = (certificate, w.copy(), b.copy()), self.point, self.dual
         # A bound over a ball says nothing about points found later, outside of it.
-        if certificate.dual > self.dual[0].dual and certificate.restricted_to is None:
-            self.dual = entry
-        best = self.point[0]
+        if certificate.dual > dual[0].dual and certificate.restricted_to is None:
+            dual = entry
+        best = point[0]
         rounding = 4e-16 * abs(best.primal)
         lower = certificate.primal < best.primal - rounding
         level = certificate.primal <= best.primal + rounding and certificate.gap < best.gap
-        if lower or level:
-            self.point = entry
+        self.put(entry if lower or level else point, dual)
 
     @property
     def primal(self) -> float:
         """The lowest objective."""
         return self.point[0].primal
-
-    @property
-    def gap(self) -> float:
-        """The smaller of the best point's own gap and its distance to the best bound."""
-        best, dual = self.point[0], self.dual[0]
-        if dual is best or not np.isfinite(dual.dual):
-            return best.gap
-        across = max(best.primal - dual.dual, 0.0) + 1e-15 * abs(best.primal)
-        return min(best.gap, across)
-
-    @property
-    def rel_gap(self) -> float:
-        """That gap, relative to what the trivial model leaves to gain."""
-        return relative(self.gap, self.primal, self.point[0].reference)
 
     @property
     def bound(self) -> Entry:

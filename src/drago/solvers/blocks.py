@@ -15,6 +15,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,8 @@ class Blocks:
     ----------
     slices : list of slice
         The places of each block.
+    largest : int
+        Rows of the largest block.
     """
 
     def __init__(self, problem: DROProblem, count: int, n_threads: int | None = 1) -> None:
@@ -86,16 +89,17 @@ class Blocks:
         self._group, self.slices = deal_out(problem, count)
         c = self._group
         self._whole = n // c  # groups; a last one may be smaller
-        self._sizes = [rows.stop - rows.start for rows in self.slices]
-        self.y = problem.y if count == 1 else self.gather(problem.y)
-        self.y.flags.writeable = False  # to Numba that is a type of its own
+        sizes = [rows.stop - rows.start for rows in self.slices]
+        self.largest = max(sizes)
+        self.y = problem.y
+        if count > 1:
+            self.y = self.gather(problem.y)
+            self.y.flags.writeable = False  # as the problem's is: to Numba a type of its own
         parts = entries * k // (count * _PART)
         if problem.is_sparse:  # partial sums are dense
             parts = min(parts, entries // (4 * count * d))
-        parts = max(1, min(parts, min(self._sizes) // c))
-        self._parts = [self._cut(size, parts) for size in self._sizes]
-        self._partial = np.empty((max(map(len, self._parts)), d, k))
-        self._chunk = max(64, _CHUNK // max(1, entries // n))
+        parts = max(1, min(parts, min(sizes) // c))
+        self._parts = [self._cut(size, parts) for size in sizes]
         threads = _cores() if n_threads is None else n_threads
         # A user's Python function holds the interpreter anyway.
         threads = 1 if isinstance(problem.loss, UserLoss) else min(threads, parts)
@@ -105,13 +109,31 @@ class Blocks:
             X = problem.X if count == 1 else self.gather(problem.X)
             X = np.ascontiguousarray(X, dtype=np.float64)
             self._rows = [X[rows] for rows in self.slices]
-        largest = max(self._sizes)
         self._is_compiled = not self._copied and self._group >= 4 and has_kernels(problem)
         if self._is_compiled:
             self._take_kernels()
-        self._raw = np.empty((0 if self._is_compiled else largest, k))
-        self._slopes = np.empty((largest if self._copied else 0, k))
-        self._losses = np.empty(self._slopes.shape[0])
+        if self._pool is not None:
+            self._partial  # noqa: B018  # made here, and not by several threads
+
+    @cached_property
+    def _partial(self) -> npt.NDArray[np.float64]:
+        """Room for the sums over parts of a block."""
+        problem = self.problem
+        most = max(map(len, self._parts))
+        return np.empty((most, problem.n_features, problem.n_outputs))
+
+    @cached_property
+    def _raw(self) -> Matrix:
+        """Room for the raw predictions of a block, which compiled visits do not need."""
+        return np.empty((0 if self._is_compiled else self.largest, self.problem.n_outputs))
+
+    @cached_property
+    def _slopes(self) -> Matrix:
+        return np.empty((self.largest, self.problem.n_outputs))
+
+    @cached_property
+    def _losses(self) -> Vector:
+        return np.empty(self.largest)
 
     def _take_kernels(self) -> None:
         from drago.kernels import blocks
@@ -142,6 +164,8 @@ class Blocks:
 
     def _cut(self, size: int, parts: int) -> list[tuple[int, int]]:
         """The places of a block in parts of whole groups, and what is left of the last one."""
+        if parts == self._group == 1:
+            return [(0, size)]
         whole = size // self._group
         ends = [self._group * (whole * i // parts) for i in range(parts + 1)]
         if ends[-1] < size:
@@ -277,12 +301,13 @@ class Blocks:
         if self._is_compiled:
             return self._compiled_gradient(q, w, b)
         chunks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        chunk = max(64, _CHUNK // max(1, problem.n_entries // problem.n_samples))
         size = 0
         for k, rows in enumerate(self.slices):
             places = np.flatnonzero(q[rows] > NOTICEABLE / q.size)
             size += places.size
-            for lo in range(0, places.size, self._chunk):
-                some = places[lo : lo + self._chunk]
+            for lo in range(0, places.size, chunk):
+                some = places[lo : lo + chunk]
                 chunks.append((some + rows.start, self._row_of(k, some)))
         partial: list[Any] = [None] * len(chunks)
 

@@ -237,6 +237,11 @@ def _unregularised(problem: DROProblem) -> bool:
     return problem.mu == 0 or (problem.nu == 0 and problem.kappa_q > 1)
 
 
+def _learnt_steps(moment: float) -> SecantSteps:
+    """The first of them from the second moment of the weights, ``sum_i q_i^2 / p_i``."""
+    return SecantSteps(_FIRST_STEP / math.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
+
+
 def _is_small(problem: DROProblem) -> bool:
     if problem.n_samples * problem.n_features <= problem.small:
         return True
@@ -265,15 +270,15 @@ class _Run:
             self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
         self.metric = loop.make_metric(settings.metric, self.mean)
         self.cut = 1.0
+        if self._is_in_haste():
+            self._begin_in_haste()
+            return
         start = problem.evaluate(*loop.start)
         self.exact = self._is_exact_worthwhile(start)
         self.refreshing = self._is_refreshing()
         self.blocks = self._make_blocks()
         self.state = self._begin(start, loop.start_weights)
-        # A look at the trivial model takes longer than a compiled round.
-        in_haste = isinstance(self.state, OneBlockIterations) and loop.time_left != 0
-        if loop.was_given_a_start or not in_haste:
-            loop.observe(self._iterate()._replace(evaluation=start))
+        loop.observe(self._iterate(start))
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -339,6 +344,22 @@ class _Run:
             settings.refresh and self.auto and not (_is_small(problem) or _unregularised(problem))
         )
 
+    def _is_in_haste(self) -> bool:
+        """Whether to leave out a look at the start: it takes longer than a compiled round."""
+        settings, problem, loop = self.settings, self.problem, self.loop
+        plain = settings.primal == "auto" and settings.block_size == "auto"
+        plain = plain and settings._learns_its_steps(problem)
+        wanted = loop.was_given_a_start or loop.start_weights is not None or loop.time_left == 0
+        return plain and not wanted and OneBlockIterations.is_for(problem, 1)
+
+    def _begin_in_haste(self) -> None:
+        self.exact, self.refreshing = True, False
+        self.blocks = Blocks(self.problem, 1, self.settings.n_threads)
+        self.state, moment = OneBlockIterations.begun(
+            self.problem, self.blocks, self.metric, self.mean, *self.loop.start
+        )
+        self.state.steps = _learnt_steps(moment)
+
     def _is_exact_worthwhile(self, start: Evaluation) -> bool:
         """Whether to compute the primal gradient exactly, from the rows that carry weight."""
         settings, problem = self.settings, self.problem
@@ -371,13 +392,13 @@ class _Run:
         if settings.step_size == "auto":
             # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
             moment = float(state.q @ (state.q / state.p))
-            largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
+            largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * math.sqrt(moment))
             if self.exact:
                 largest = _EXACT_STEP / m
             cut = self.cut
             if self.exact and m == 1 and settings._learns_its_steps(problem):
                 if cut == 1.0:
-                    return SecantSteps(_FIRST_STEP / np.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
+                    return _learnt_steps(moment)
                 cut = min(cut / _CUT, 1.0)  # steps of one length begin uncut
             alpha = cut * min(largest, _LARGEST_STEP)
         elif settings.step_size == "theory":
@@ -399,8 +420,7 @@ class _Run:
     def _run(self) -> str:
         while True:
             self.loop.rest(self._snapshot)
-            here = self._round()
-            iterate = self._iterate()._replace(evaluation=here)
+            iterate = self._iterate(self._round())
             sound = math.isfinite(iterate.gap_estimate) and math.isfinite(iterate.primal_estimate)
             if not self.auto:
                 if not sound:
@@ -427,12 +447,12 @@ class _Run:
             del spent  # and its vectors
             self.watch = Watch(self.loop.measure)
 
-    def _iterate(self) -> Iterate:
+    def _iterate(self, here: Evaluation | None) -> Iterate:
         iterate = self.state.iterate()
         optimism = min(_OPTIMISM / self.blocks.count, 1.0)
         if self.refreshing:
             optimism = _OPTIMISM_WHEN_FRESH
-        return iterate._replace(gap_estimate=optimism * iterate.gap_estimate)
+        return iterate._replace(gap_estimate=optimism * iterate.gap_estimate, evaluation=here)
 
     def _slow_down(self) -> None:
         """Shorter steps, from where it is: the tables stay."""
@@ -460,7 +480,9 @@ class _Run:
         return self.state.round(pairs, self.refreshing)
 
     def _observe(self, iterate: Iterate) -> None:
-        self.loop.observe(iterate._replace(milestone=self.watch.suspicious))
+        if self.watch.suspicious:
+            iterate = iterate._replace(milestone=True)
+        self.loop.observe(iterate)
         self.rounds += 1
         if isinstance(self.state.steps, UnregularisedSteps) and self.rounds % WINDOW == 0:
             w, b = self.state.average()

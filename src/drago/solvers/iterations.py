@@ -64,6 +64,7 @@ class Iterations:
     """
 
     least_round = 4
+    steps: StepRule = Steps(0.1, 0.1, True)
 
     def __init__(
         self,
@@ -75,38 +76,38 @@ class Iterations:
         q: Vector | str = "exact",
     ) -> None:
         self._prepare(problem, blocks, metric, mean)
+        self._begin_at(start.w.copy(), start.b.copy())
+        self._fill_tables(start, q)
+
+    def _begin_at(self, w: Matrix, b: Vector) -> None:
         self.t, self.n_calls, self.visits = 0, 0, 0
         self._offset = 0  # iterations of abandoned runs
-        self.w, self.b = start.w.copy(), start.b.copy()
-        self._mean_w, self._mean_b = self.w, self.b
-        packed = self._packed()
-        self._ring = np.empty((blocks.count, *packed.shape))
+        self.w, self.b = self._mean_w, self._mean_b = w, b
+        packed, count = self._packed(), self.blocks.count
+        self._ring = np.empty((count, *packed.shape))
         self._ring[:] = packed
-        self._ring_sum = self._ring.sum(axis=0)
+        self._ring_sum = count * packed
         self._last_k, self._last_j = -1, -1
         self._is_fresh = True  # whether the tables hold the present point
-        self._fill_tables(start, q)
-        self._last_change = np.zeros(self.aggregate.shape)
-        self._last_change_b = np.zeros(self.aggregate_b.shape)
+        self._last_change, self._last_change_b = np.zeros(w.shape), np.zeros(b.shape)
 
     def _prepare(
         self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
     ) -> None:
         self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
-        self.steps: StepRule = Steps(0.1, 0.1, True)
         as_it_is = blocks.count == 1 or problem.p.min() == problem.p.max()
         self.p = problem.p if as_it_is else blocks.gather(problem.p)
-        self.p.flags.writeable = False  # as the problem's is: to Numba that is a type of its own
+        if not as_it_is:
+            self.p.flags.writeable = False  # as the problem's is: to Numba a type of its own
         groups = None if problem.groups is None else blocks.gather(problem.groups)
         # Each starts its search where its last one ended, so there is one for each purpose.
         self.oracle, self._estimator = (
             problem.uncertainty.oracle(self.p, problem.divergence, groups) for _ in range(2)
         )
-        largest = max(rows.stop - rows.start for rows in blocks.slices)
         self._u = np.empty(problem.n_samples)
         self._unsettled = Unsettled.made_for(problem, blocks.slices, self.oracle, self._u)
-        self._losses = np.empty((2, largest))
-        self._slopes = np.empty((2, largest, problem.n_outputs))
+        self._losses = np.empty((2, blocks.largest))
+        self._slopes = np.empty((2, blocks.largest, problem.n_outputs))
 
     @property
     def q(self) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
@@ -105,7 +106,7 @@ def warn(message: str) -> None:
 def _trivial_note(loop: Loop) -> str:
     """A word where the answer is the trivial model."""
     _, w, _ = loop.best.point
-    if w.any() or not np.isfinite(loop.best.gap):
+    if w.any() or not math.isfinite(loop.best.gap):
         return ""
     share = loop.best.gap / max(abs(loop.best.primal), np.finfo(float).tiny)
     if share > 0.01:

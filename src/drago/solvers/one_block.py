@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from drago.losses import Huber, Squared
+from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
-from drago.solvers.blocks import SMALL
+from drago.solvers.blocks import SMALL, Blocks
 from drago.solvers.compiled import is_capped_chi2
 from drago.solvers.steps import GROWTH, REMEMBERED, SecantSteps
 from drago.solvers.variants import SupportIterations
 from drago.uncertainty.capped import CappedOracle
 
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
 # Entries up to which one block is worth it, where the curvature of the losses does not change and
 # the tail is so thick that most rows carry weight: not more than this many times their own.
 _LARGEST = 1 << 21
 _THICK = 4.0
+# Entries up to which a copy of X by columns pays: products with it are faster than with its rows,
+# but it takes as long as two of them.
+_BY_COLUMNS = 1 << 17
 
 
 def _is_worth_it(problem: DROProblem) -> bool:
@@ -30,7 +39,14 @@ def _is_worth_it(problem: DROProblem) -> bool:
 
 
 class OneBlockIterations(SupportIterations):
-    """The same iterations, several in one call where `SecantSteps` choose their length."""
+    """The same iterations, several in one call where `SecantSteps` choose their length.
+
+    What only single steps need, between calls, is made when they need it.
+    """
+
+    oracle: CappedOracle
+    _known: tuple[float, float] | None = None  # the estimates, after compiled iterations
+    _unsettled = None
 
     @property
     def least_round(self) -> int:  # type: ignore[override]
@@ -44,18 +60,83 @@ class OneBlockIterations(SupportIterations):
             return False
         return problem.n_entries <= SMALL or _is_worth_it(problem)
 
+    @classmethod
+    def begun(
+        cls,
+        problem: DROProblem,
+        blocks: Blocks,
+        metric: Metric,
+        mean: Vector | None,
+        w: Matrix,
+        b: Vector,
+    ) -> tuple[OneBlockIterations, float]:
+        """Iterations from a point with its exact weights, and the weights' second moment."""
+        self = cls.__new__(cls)
+        self._prepare(problem, blocks, metric, mean)
+        self._begin_at(w.copy(), b.copy())
+        n, oracle = problem.n_samples, self.oracle
+        self.loss_table, self._q = np.empty(n), np.empty(n)
+        self.product, self.mirror = np.empty((0, 1)), np.empty(0)
+        self.aggregate = np.empty(w.shape)
+        gradient_b, oracle._tau, moment, total = self._kernels.one_block_start(
+            *self._data,
+            oracle.cap,
+            problem.nu,
+            self.w[:, 0],
+            float(b[0]),
+            self.loss_table,
+            self._slopes[0, :, 0],
+            self._q,
+            self.aggregate[:, 0],
+        )
+        if not math.isfinite(total):
+            problem.evaluate(w, b)  # says which rows are to blame
+        oracle._c, self.aggregate_b = problem.nu, np.array([gradient_b])
+        self.n_calls = self.visits = n
+        return self, moment
+
+    def _prepare(
+        self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
+    ) -> None:
+        from drago.kernels import one_block
+
+        self._kernels = one_block
+        self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
+        self.p, self.oracle = problem.p, problem.dual_oracle()  # type: ignore[assignment]
+        self._slopes = np.empty((2, problem.n_samples, 1))
+        X, basis = blocks.whole, metric.basis
+        columns = np.array(X.T, order="C") if X.size <= _BY_COLUMNS else np.empty((0, 0))
+        # What the kernels take, in this order.
+        self._data = X, columns, blocks.y, problem.loss.code, problem.loss.parameter, self.p
+        self._norm = (
+            np.zeros(problem.n_features) if mean is None else mean,
+            metric.eigenvalues,
+            np.empty((0, 0)) if basis is None else np.ascontiguousarray(basis),
+            metric.intercept,
+            mean is not None,
+        )
+
+    @cached_property
+    def _estimator(self) -> CappedOracle:  # type: ignore[override]
+        return self.problem.dual_oracle()  # type: ignore[return-value]
+
+    @cached_property
+    def _u(self) -> Vector:  # type: ignore[override]
+        return np.empty(self.problem.n_samples)
+
+    @cached_property
+    def _losses(self) -> Matrix:  # type: ignore[override]
+        return np.empty((2, self.problem.n_samples))
+
     def _fill_aggregate(self, start: Evaluation) -> None:
         self.aggregate, self.aggregate_b = self.problem.gradient(start, self._q)
 
-    def _values(self) -> tuple[float, float]:
-        from drago.kernels.one_block import two_values
+    def estimates(self) -> tuple[float, float]:
+        return super().estimates() if self._known is None else self._known
 
-        oracle, table, nu = self._estimator, self.loss_table, self.problem.nu
-        assert isinstance(oracle, CappedOracle)
-        tau = oracle.remembered(nu)
-        best, value, oracle._tau = two_values(table, self.p, nu, oracle.cap, tau, self._q, self._u)
-        oracle._c = nu
-        return best, value
+    def step(self, i: int, j: int) -> None:
+        self._known = None
+        super().step(i, j)
 
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
         if refresh or not isinstance(self.steps, SecantSteps):
@@ -64,34 +145,22 @@ class OneBlockIterations(SupportIterations):
 
     def _several(self, count: int, steps: SecantSteps) -> Evaluation:
         """So many iterations, and the losses where they end."""
-        from drago.kernels.one_block import one_block_steps
-
-        problem, metric, oracle = self.problem, self.metric, self.oracle
-        assert isinstance(oracle, CappedOracle)
-        n, d = problem.n_samples, problem.n_features
-        intercept, has_past = self.mean is not None, bool(self._past_point.size)
+        problem, oracle, run = self.problem, self.oracle, self._kernels.one_block_steps
+        n, d, has_past = problem.n_samples, problem.n_features, bool(self._past_point.size)
         unknown = REMEMBERED - len(steps.curvatures)
         curvatures = np.array([math.nan] * unknown + steps.curvatures)
         past = np.zeros((2, d + 1))
         if has_past:
             rows = self._past_point.shape[0]
             past[:, :rows] = self._past_point[:, 0], self._past_slope[:, 0]
-        w, gradient = self.w[:, 0].copy(), self.aggregate[:, 0].copy()
-        raw, slopes = np.empty((n, 1)), self._slopes[0, :n]
-        b, gradient_b, alpha, oracle._tau, oracle._c = one_block_steps(
-            self.blocks.whole,
-            self.blocks.y,
-            problem.loss.code,
-            problem.loss.parameter,
-            self.p,
+        w, gradient = self.w.copy(), self.aggregate.copy()
+        raw, slopes = np.empty((n, 1)), self._slopes[0]
+        b, gradient_b, steps.alpha, oracle._tau, oracle._c, *known = run(
+            *self._data,
             oracle.cap,
             problem.nu,
             problem.mu,
-            np.zeros(d) if self.mean is None else self.mean,
-            metric.eigenvalues,
-            np.empty((0, 0)) if metric.basis is None else np.ascontiguousarray(metric.basis),
-            metric.intercept,
-            intercept,
+            *self._norm,
             count,
             self._is_fresh,
             steps.alpha,
@@ -103,24 +172,22 @@ class OneBlockIterations(SupportIterations):
             past[1],
             has_past,
             oracle._tau,
-            oracle._c,
-            w,
+            w[:, 0],
             float(self.b[0]),
             raw[:, 0],
             self.loss_table,
             slopes[:, 0],
             self._q,
-            gradient,
+            gradient[:, 0],
             float(self.aggregate_b[0]),
         )
-        steps.alpha = alpha
-        steps.curvatures = [known for known in curvatures.tolist() if math.isfinite(known)]
-        self.w, self.b = w[:, None], np.array([b])
-        self.aggregate, self.aggregate_b = gradient[:, None], np.array([gradient_b])
-        self._past_point, self._past_slope = past[:, : d + intercept, None]
-        self._mean_w, self._mean_b = self.w, self.b
-        self._ring[0] = self._packed()
-        self._ring_sum = self._ring[0].copy()  # it is added to in place
+        self._known = known[0], known[1]
+        steps.curvatures = [known for known in curvatures.tolist() if known == known]
+        self.w, self.b = self._mean_w, self._mean_b = w, np.array([b])
+        self.aggregate, self.aggregate_b = gradient, np.array([gradient_b])
+        self._past_point, self._past_slope = past[:, : d + (self.mean is not None), None]
+        self._ring[0] = packed = self._packed()
+        self._ring_sum = packed.copy()  # it is added to in place
         self.t += count
         self.visits += 2 * n * count
         self.n_calls += n * count

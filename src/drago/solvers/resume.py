@@ -150,6 +150,6 @@ def _unpack(loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> Non
     for name in ("best", "dual"):
         certificate = Certificate(dual_weights=arrays[f"{name}.q"], **settings[name])
         entries.append((certificate, arrays[f"{name}.w"], arrays[f"{name}.b"]))
-    loop.best.point, loop.best.dual = entries
+    loop.best.put(*entries)
     if "start.w" in arrays:
         loop._start = Start(arrays["start.w"], arrays["start.b"])

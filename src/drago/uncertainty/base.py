@@ -305,8 +305,8 @@ class UncertaintySet:
 
         Bounds on single rows count together: a million tiny excesses are not tiny.
         """
-        negative = -float(np.minimum(q, 0.0).sum())
-        return max(0.0, abs(float(q.sum()) - 1.0), negative, self._excess(q, p, groups))
+        lacking = 0.0 if q.min(initial=0.0) >= 0.0 else -float(np.minimum(q, 0.0).sum())
+        return max(0.0, abs(float(q.sum()) - 1.0), lacking, self._excess(q, p, groups))
 
     def _excess(self, q: Vector, p: Vector, groups: Labels | None) -> float:
         raise NotImplementedError  # pragma: no cover

@@ -37,7 +37,8 @@ class CVaR(UncertaintySet):
         return np.minimum(1.0 / self.tail_fraction, 1.0 / p)
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        return float(np.maximum(q - p / self.tail_fraction, 0.0).sum())
+        above = q - p / self.tail_fraction
+        return 0.0 if above.max() <= 0.0 else float(np.maximum(above, 0.0).sum())
 
 
 class Simplex(UncertaintySet):
