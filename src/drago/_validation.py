@@ -219,8 +219,8 @@ def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
 
 
 def are_finite(array: npt.NDArray[np.float64]) -> bool:
-    """Whether all entries are; by their sum, unless that overflows."""
-    return math.isfinite(np.add.reduce(array, axis=None)) or bool(np.isfinite(array).all())
+    """Whether all entries are; by the sum of their squares, unless that overflows."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def locked(array: Any) -> Any:

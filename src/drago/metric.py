@@ -9,6 +9,7 @@ nothing, and applied to vectors of length d; X is never rotated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -169,12 +170,11 @@ def make_metric(
         p = p / p.sum()
         rows = None if kind == "diagonal" else problem.rows(index)
     if rows is not None and d <= _FEW:
-        from drago.kernels.eigen import curvature_of_rows
-
         rows, p = _read_only(rows), _read_only(p)
         centre = np.zeros(d) if mean is None else mean
         eigenvalues, basis = np.empty(d), np.empty((d, d))
-        if curvature_of_rows(rows, p, centre, floor, curvature, mu, eigenvalues, basis):
+        settings = floor, curvature, mu
+        if _kernels().curvature_of_rows(rows, p, centre, *settings, eigenvalues, basis):
             return Metric(eigenvalues, basis, curvature)
     if rows is None:
         found, directions = _mean_squares(problem, index, p, mean), None
@@ -184,6 +184,14 @@ def make_metric(
         found, directions = np.linalg.eigh((rows * p[:, None]).T @ rows)
     found = np.maximum(found, floor * max(float(found.max()), 1e-300))
     return Metric(curvature * found + mu, directions, curvature)
+
+
+@cache
+def _kernels() -> Any:
+    """Imported once: the statement takes as long as a small kernel."""
+    from drago.kernels import eigen
+
+    return eigen
 
 
 def _read_only(array: Any) -> Any:

@@ -224,7 +224,8 @@ class Passes:
 
     def dual_oracle(self) -> DualOracle:
         """A new oracle for the weights; it starts each search where its last one ended."""
-        return self.uncertainty.oracle(self.p, self.divergence, self.groups)
+        # Set and divergence were checked at the door.
+        return self.uncertainty._oracle(self.p, self.divergence, self.groups)
 
     def violation(self, q: Any) -> float:
         """How far weights are from the set, in mass."""

@@ -42,8 +42,6 @@ NOTICEABLE = 1e-12
 def deal_out(problem: DROProblem, count: int) -> tuple[int, list[slice]]:
     """Rows in a group, and the places of each block."""
     n, group = problem.n_samples, 1
-    if count == 1 and problem.n_entries <= SMALL:
-        return 1, [slice(0, n)]
     if not problem.is_sparse and problem.n_entries > SMALL:
         while group < _GROUP and n // (2 * group * count) >= _PLENTY:
             group *= 2
@@ -86,12 +84,17 @@ class Blocks:
         n, d, k = problem.n_samples, problem.n_features, problem.n_outputs
         entries = problem.n_entries
         self._copied = not problem.is_sparse and entries <= SMALL
+        self.y, self._rows, self._pool = problem.y, [], None
+        if count == 1 and self._copied and entries * k < 2 * _PART:  # one part, and no thread
+            self._group, self._whole, self.largest = 1, n, n
+            self.slices, self._parts = [slice(0, n)], [[(0, n)]]
+            self._rows, self._is_compiled = [np.ascontiguousarray(problem.X, np.float64)], False
+            return
         self._group, self.slices = deal_out(problem, count)
         c = self._group
         self._whole = n // c  # groups; a last one may be smaller
         sizes = [rows.stop - rows.start for rows in self.slices]
         self.largest = max(sizes)
-        self.y = problem.y
         if count > 1:
             self.y = self.gather(problem.y)
             self.y.flags.writeable = False  # as the problem's is: to Numba a type of its own
@@ -103,11 +106,10 @@ class Blocks:
         threads = _cores() if n_threads is None else n_threads
         # A user's Python function holds the interpreter anyway.
         threads = 1 if isinstance(problem.loss, UserLoss) else min(threads, parts)
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._rows: list[Any] = []
+        if threads > 1:
+            self._pool = ThreadPoolExecutor(threads)
         if self._copied:
-            X = problem.X if count == 1 else self.gather(problem.X)
-            X = np.ascontiguousarray(X, dtype=np.float64)
+            X = np.ascontiguousarray(self.gather(problem.X), dtype=np.float64)
             self._rows = [X[rows] for rows in self.slices]
         self._is_compiled = not self._copied and self._group >= 4 and has_kernels(problem)
         if self._is_compiled:
@@ -164,8 +166,6 @@ class Blocks:
 
     def _cut(self, size: int, parts: int) -> list[tuple[int, int]]:
         """The places of a block in parts of whole groups, and what is left of the last one."""
-        if parts == self._group == 1:
-            return [(0, size)]
         whole = size // self._group
         ends = [self._group * (whole * i // parts) for i in range(parts + 1)]
         if ends[-1] < size:

@@ -448,11 +448,10 @@ class _Run:
             self.watch = Watch(self.loop.measure)
 
     def _iterate(self, here: Evaluation | None) -> Iterate:
-        iterate = self.state.iterate()
         optimism = min(_OPTIMISM / self.blocks.count, 1.0)
         if self.refreshing:
             optimism = _OPTIMISM_WHEN_FRESH
-        return iterate._replace(gap_estimate=optimism * iterate.gap_estimate, evaluation=here)
+        return self.state.iterate(here, optimism)
 
     def _slow_down(self) -> None:
         """Shorter steps, from where it is: the tables stay."""

@@ -83,13 +83,16 @@ class Iterations:
         self.t, self.n_calls, self.visits = 0, 0, 0
         self._offset = 0  # iterations of abandoned runs
         self.w, self.b = self._mean_w, self._mean_b = w, b
-        packed, count = self._packed(), self.blocks.count
-        self._ring = np.empty((count, *packed.shape))
-        self._ring[:] = packed
-        self._ring_sum = count * packed
+        self._begin_history()
         self._last_k, self._last_j = -1, -1
         self._is_fresh = True  # whether the tables hold the present point
         self._last_change, self._last_change_b = np.zeros(w.shape), np.zeros(b.shape)
+
+    def _begin_history(self) -> None:
+        """The last M points, and their sum."""
+        packed, count = self._packed(), self.blocks.count
+        self._ring, self._ring_sum = np.empty((count, *packed.shape)), count * packed
+        self._ring[:] = packed
 
     def _prepare(
         self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
@@ -413,8 +416,16 @@ class Iterations:
         """Iterations, those of abandoned runs included."""
         return self.t + self._offset
 
-    def iterate(self) -> Iterate:
-        """Where the method stands, with rows in the problem's order."""
+    def iterate(self, here: Evaluation | None = None, optimism: float = 1.0) -> Iterate:
+        """Where the method stands, with rows in the problem's order.
+
+        Parameters
+        ----------
+        here : Evaluation, optional
+            Of this point, where there is one.
+        optimism : float
+            What the estimate of the gap is multiplied with.
+        """
         gap, primal = self.estimates()
         return Iterate(
             w=self.w,
@@ -422,8 +433,9 @@ class Iterations:
             n_iter=self.n_iter,
             n_passes=self.visits / self.problem.n_samples,
             n_oracle_calls=self.n_calls,
+            evaluation=here,
             q=self.blocks.scatter(self.q),
-            gap_estimate=gap,
+            gap_estimate=optimism * gap,
             primal_estimate=primal,
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,14 @@ _THICK = 4.0
 _BY_COLUMNS = 1 << 17
 
 
+@cache
+def _kernels() -> Any:
+    """Imported once: the statement takes as long as a kernel does on a few rows."""
+    from drago.kernels import one_block
+
+    return one_block
+
+
 def _is_worth_it(problem: DROProblem) -> bool:
     """Whether data that are not small had better be one block; without a copy of the features."""
     X = problem.X
@@ -41,7 +50,8 @@ def _is_worth_it(problem: DROProblem) -> bool:
 class OneBlockIterations(SupportIterations):
     """The same iterations, several in one call where `SecantSteps` choose their length.
 
-    What only single steps need, between calls, is made when they need it.
+    What only single steps need, between calls, is made when they need it. There is no history: the
+    last of M = 1 points is the present one.
     """
 
     oracle: CappedOracle
@@ -59,6 +69,9 @@ class OneBlockIterations(SupportIterations):
         if count > 1 or not is_capped_chi2(problem):
             return False
         return problem.n_entries <= SMALL or _is_worth_it(problem)
+
+    def _begin_history(self) -> None:
+        pass
 
     @classmethod
     def begun(
@@ -78,7 +91,7 @@ class OneBlockIterations(SupportIterations):
         self.loss_table, self._q = np.empty(n), np.empty(n)
         self.product, self.mirror = np.empty((0, 1)), np.empty(0)
         self.aggregate = np.empty(w.shape)
-        gradient_b, oracle._tau, moment, total = self._kernels.one_block_start(
+        gradient_b, oracle._tau, moment, total = _kernels().one_block_start(
             *self._data,
             oracle.cap,
             problem.nu,
@@ -98,9 +111,6 @@ class OneBlockIterations(SupportIterations):
     def _prepare(
         self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
     ) -> None:
-        from drago.kernels import one_block
-
-        self._kernels = one_block
         self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
         self.p, self.oracle = problem.p, problem.dual_oracle()  # type: ignore[assignment]
         self._slopes = np.empty((2, problem.n_samples, 1))
@@ -115,6 +125,22 @@ class OneBlockIterations(SupportIterations):
             metric.intercept,
             mean is not None,
         )
+
+    @property
+    def _ring(self) -> Matrix:
+        return self._packed()[None]
+
+    @_ring.setter
+    def _ring(self, points: Matrix) -> None:
+        pass
+
+    @property
+    def _ring_sum(self) -> Matrix:
+        return self._packed().copy()  # it is added to in place
+
+    @_ring_sum.setter
+    def _ring_sum(self, points: Matrix) -> None:
+        pass
 
     @cached_property
     def _estimator(self) -> CappedOracle:  # type: ignore[override]
@@ -145,7 +171,7 @@ class OneBlockIterations(SupportIterations):
 
     def _several(self, count: int, steps: SecantSteps) -> Evaluation:
         """So many iterations, and the losses where they end."""
-        problem, oracle, run = self.problem, self.oracle, self._kernels.one_block_steps
+        problem, oracle, run = self.problem, self.oracle, _kernels().one_block_steps
         n, d, has_past = problem.n_samples, problem.n_features, bool(self._past_point.size)
         unknown = REMEMBERED - len(steps.curvatures)
         curvatures = np.array([math.nan] * unknown + steps.curvatures)
@@ -186,8 +212,6 @@ class OneBlockIterations(SupportIterations):
         self.w, self.b = self._mean_w, self._mean_b = w, np.array([b])
         self.aggregate, self.aggregate_b = gradient, np.array([gradient_b])
         self._past_point, self._past_slope = past[:, : d + (self.mean is not None), None]
-        self._ring[0] = packed = self._packed()
-        self._ring_sum = packed.copy()  # it is added to in place
         self.t += count
         self.visits += 2 * n * count
         self.n_calls += n * count

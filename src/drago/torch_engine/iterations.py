@@ -132,8 +132,8 @@ class TensorIterations:
         """The weighted mean of the iterates."""
         return self.problem.to_host(self._mean_w), self.problem.to_host(self._mean_b)
 
-    def iterate(self) -> Iterate:
-        """Where the method stands."""
+    def iterate(self, here: Evaluation | None = None, optimism: float = 1.0) -> Iterate:
+        """Where the method stands, see `drago.solvers.iterations.Iterations.iterate`."""
         gap, primal = self.estimates()
         return Iterate(
             w=self.w,
@@ -141,8 +141,9 @@ class TensorIterations:
             n_iter=self.n_iter,
             n_passes=self.visits / self.problem.n_samples,
             n_oracle_calls=self.n_calls,
+            evaluation=here,
             q=self.q.clone(),
-            gap_estimate=gap,
+            gap_estimate=optimism * gap,
             primal_estimate=primal,
         )
 

@@ -305,7 +305,7 @@ class UncertaintySet:
 
         Bounds on single rows count together: a million tiny excesses are not tiny.
         """
-        lacking = 0.0 if q.min(initial=0.0) >= 0.0 else -float(np.minimum(q, 0.0).sum())
+        lacking = 0.0 if q.min() >= 0.0 else -float(np.minimum(q, 0.0).sum())
         return max(0.0, abs(float(q.sum()) - 1.0), lacking, self._excess(q, p, groups))
 
     def _excess(self, q: Vector, p: Vector, groups: Labels | None) -> float:

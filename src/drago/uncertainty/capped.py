@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,14 @@ from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, 
 
 # Relative distance to the cap below which a weight counts as lying on it.
 _ON_BOUND = 1e-12
+
+
+@cache
+def _kernels() -> Any:
+    """Imported once: the statement takes as long as a kernel does on a few rows."""
+    from drago.kernels import dual_capped
+
+    return dual_capped
 
 
 class CVaR(UncertaintySet):
@@ -73,14 +82,13 @@ class CappedOracle(DualOracle):
         return self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
 
     def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
-        from drago.kernels.dual_capped import capped_chi2, capped_kl
-
-        tau = self.remembered(c)
-        if self.divergence.name == "chi2":
-            tau = capped_chi2(u, self.p, c, self.cap, tau, q)
+        tau, is_chi2 = self.remembered(c), self.divergence.name == "chi2"
+        if is_chi2:
+            tau = _kernels().capped_chi2(u, self.p, c, self.cap, tau, q)
         else:
-            tau = capped_kl(u, self.p, c, self.cap, tau, q, mirror if c > 0 else EMPTY)
-        if self.divergence.name == "chi2" or c == 0:
+            room = mirror if c > 0 else EMPTY
+            tau = _kernels().capped_kl(u, self.p, c, self.cap, tau, q, room)
+        if mirror.size and (is_chi2 or c == 0):
             self._mirror(q, mirror)
         self._tau, self._c = tau, c
 
