@@ -17,8 +17,7 @@ A bound whose condition does not hold is returned as infinity.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +35,7 @@ MAX_ORDER = 2000
 _GATHERED = 1 << 18
 
 
-@dataclass(frozen=True)
-class Gradient:
+class Gradient(NamedTuple):
     """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b."""
 
     w: Matrix

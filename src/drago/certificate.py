@@ -209,7 +209,9 @@ class _Search:
                 return
         here = self._gradient(self.ev, self.exact)
         self._try_all(self.exact, here)
-        if not (q is None or first or self._is_enough()) and self._has_hope(self._slack(q)):
+        if self._is_enough():
+            return
+        if not (q is None or first) and self._has_hope(self._slack(q)):
             self._try_all(q, self._gradient(self.ev, q))
         if self._wants_more():
             self._predict(here, predictions)
@@ -217,8 +219,10 @@ class _Search:
     def _try_all(self, q: Vector, g: Gradient) -> None:
         """The bounds for some weights, cheap ones first."""
         self._try_tangent(q, g)
+        if not self._wants_more():
+            return
         tried, hopeful = 0, True
-        if self._wants_more() and self._is_costly(q):
+        if self._is_costly(q):
             tried = self._try_curvature(q, g, most=affordable_rows(self.problem, _CHEAP))
             if self._wants_more():
                 hopeful = self._approach(q, g)

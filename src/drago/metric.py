@@ -26,7 +26,7 @@ Matrix = npt.NDArray[np.float64]
 # Features up to which the full matrix is decomposed under "auto".
 FULL = 600
 # Features up to which its own rotations decompose a matrix sooner than a call to LAPACK.
-_FEW = 8
+FEW = 8
 # Entries of a sparse feature that tell its size.
 _SEEN = 100
 # A direction that no row of the subsample sees still needs a curvature.
@@ -169,7 +169,7 @@ def make_metric(
         p = problem.pick(problem.p, index)
         p = p / p.sum()
         rows = None if kind == "diagonal" else problem.rows(index)
-    if rows is not None and d <= _FEW:
+    if rows is not None and d <= FEW:
         rows, p = _read_only(rows), _read_only(p)
         centre = np.zeros(d) if mean is None else mean
         eigenvalues, basis = np.empty(d), np.empty((d, d))

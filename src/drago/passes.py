@@ -7,10 +7,9 @@ them elsewhere has one place to replace. Coefficients are small and stay NumPy a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +39,7 @@ _STRIDE = 61
 _PART = 1 << 16
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """What one visit to the data at ``(w, b)`` yields."""
 
     w: Matrix
@@ -187,7 +185,7 @@ class Passes:
         """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b; one pass."""
         if self.n_outputs == 1:
             weighted = q * ev.dlosses[:, 0]
-            return self.weighted_rows(weighted[:, None]), np.array([weighted.sum()])
+            return self.weighted_rows(weighted[:, None]), weighted.sum(keepdims=True)
         weighted = q[:, None] * ev.dlosses
         return self.weighted_rows(weighted), weighted.sum(axis=0)
 

@@ -242,16 +242,18 @@ def _chi2_exact(u, p, c, cap):
 
 
 @jit(fastmath=REDUCE, error_model="numpy")
-def _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q):
-    """Fill ``q``; the free rows share the mass that the capped ones leave, exactly."""
-    top = c * cap
+def _chi2_write(u, p, inverse, top, cap, ref, delta, free, capped, moment, q):
+    """Fill ``q``; the free rows share the mass that the capped ones leave, exactly.
+
+    `inverse` is 1/c, an argument because the compiler would divide each row by c if it knew.
+    """
     rest = 1.0 - cap * capped if capped > 0.0 else 1.0
     n = u.shape[0]
     if free <= 0.0:
         for i in range(n):
             q[i] = p[i] * cap if (u[i] - ref) - delta >= top else 0.0
         return
-    mean, base, inverse = moment / free, rest / free, 1.0 / c
+    mean, base = moment / free, rest / free
     total = 0.0
     for i in range(n):
         d = u[i] - ref
@@ -305,7 +307,7 @@ def capped_chi2(u, p, c, cap, tau, q):
         # A copy: the sample's weights may be written to, and one kind of array compiles once.
         ref, delta = _chi2_exact(u, p.copy(), c, cap)
         free, capped, moment = _chi2_sums(u, p, ref, delta, c * cap)
-    _chi2_write(u, p, c, cap, ref, delta, free, capped, moment, q)
+    _chi2_write(u, p, 1.0 / c, c * cap, cap, ref, delta, free, capped, moment, q)
     return ref + delta
 
 

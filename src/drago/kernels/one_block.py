@@ -137,7 +137,7 @@ def one_block_steps(
     the estimates of the gap and of the objective.
     """
     n, d = X.shape
-    u, weighted = np.empty(n), np.empty(n)
+    u, weighted, inverse = np.empty(n), np.empty(n), 1.0 / p
     point, slope = np.empty(d + 1), np.empty(d + 1)
     turned, downhill, cost = np.empty(d), np.empty(d), nu
     for step in range(n_steps):
@@ -177,11 +177,11 @@ def one_block_steps(
         for i in range(n):
             before = losses[i]
             losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
-            u[i] = losses[i] + s * (q[i] / p[i]) + ratio * (losses[i] - before)
+            u[i] = losses[i] + s * (q[i] * inverse[i]) + ratio * (losses[i] - before)
         # With u at a fixed point, l + s q/p, the threshold is the same for every s: also for 0.
         tau, cost = capped_chi2(u, p, nu + s, cap, tau, q), nu + s
     capped_chi2(losses, p, nu, cap, tau, u)
-    best, value = _two_values(losses, p, nu, u, q)
+    best, value = _two_values(losses, p, inverse, nu, u, q)
     gap, primal = max(best - value, 0.0), best
     for j in range(d):
         slope[j] = gradient[j] + mu * w[j] - (mean[j] * gradient_b if intercept else 0.0)
@@ -195,11 +195,11 @@ def one_block_steps(
 
 
 @jit(fastmath=REDUCE)
-def _two_values(losses, p, nu, x, y):
-    """``<l, q> - nu D(q || p)`` of two kinds of weights."""
+def _two_values(losses, p, inverse, nu, x, y):
+    """``<l, q> - nu D(q || p)`` of two kinds of weights; `inverse` is 1/p."""
     one, other = 0.0, 0.0
     for i in range(losses.shape[0]):
-        u, v = x[i] / p[i] - 1.0, y[i] / p[i] - 1.0
+        u, v = x[i] * inverse[i] - 1.0, y[i] * inverse[i] - 1.0
         one += x[i] * losses[i] - 0.5 * nu * p[i] * u * u
         other += y[i] * losses[i] - 0.5 * nu * p[i] * v * v
     return one, other

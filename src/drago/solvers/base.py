@@ -158,6 +158,11 @@ class Loop:
         return self.trivial
 
     @property
+    def has_start(self) -> bool:
+        """Whether that is another point than the trivial model."""
+        return self._start is not None
+
+    @property
     def was_given_a_start(self) -> bool:
         """Whether the caller gave it, and not a method that handed over."""
         return self._start is not None and not any(self._before)

@@ -347,10 +347,14 @@ class _Run:
     def _is_in_haste(self) -> bool:
         """Whether to leave out a look at the start: it takes longer than a compiled round."""
         settings, problem, loop = self.settings, self.problem, self.loop
+        if loop.has_start or loop.time_left == 0:
+            return False
         plain = settings.primal == "auto" and settings.block_size == "auto"
-        plain = plain and settings._learns_its_steps(problem)
-        wanted = loop.was_given_a_start or loop.start_weights is not None or loop.time_left == 0
-        return plain and not wanted and OneBlockIterations.is_for(problem, 1)
+        return (
+            plain
+            and settings._learns_its_steps(problem)
+            and OneBlockIterations.is_for(problem, 1)
+        )
 
     def _begin_in_haste(self) -> None:
         self.exact, self.refreshing = True, False

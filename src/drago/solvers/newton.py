@@ -14,7 +14,7 @@ multipliers), so that a handful of them is enough.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -257,7 +257,7 @@ class _Stage:
         problem, run = self.problem, self.run
         ev = run.ev
         g = gradient(problem, ev, q)
-        shifted = replace(ev, losses=ev.losses + self.shift)
+        shifted = ev._replace(losses=ev.losses + self.shift)
         for damping in _DAMPINGS:
             step = newton_step(problem, shifted, q, g, run.oracle, damping)
             run.passes += 1.0 + curvature_cost(problem, int(np.count_nonzero(q)))

@@ -8,6 +8,7 @@ import numpy as np
 
 from drago.certificate import judge
 from drago.divergences import LONG
+from drago.metric import FEW
 from drago.passes import LARGE
 from drago.problem import DROProblem
 from drago.solvers.blocks import SMALL, Blocks, has_kernels
@@ -19,8 +20,6 @@ _COMPILED: set[tuple[Any, ...]] = set()
 
 def compile_for(problem: DROProblem, method: Method) -> None:
     """Compile what a solve needs by solving a stand-in."""
-    from drago.solvers.base import Loop
-
     if problem.engine:
         return
     picks_rows = not problem.is_sparse and problem.n_outputs == 1 and problem.n_entries >= LARGE
@@ -38,9 +37,12 @@ def compile_for(problem: DROProblem, method: Method) -> None:
         in_blocks,
         has_lists,
         problem.n_samples > LONG,
+        problem.n_features <= FEW,
     )
     if key in _COMPILED:
         return
+    from drago.solvers.base import Loop
+
     few = problem.stand_in()
     Loop(few, tol=0.0, max_iter=2, quiet=True).run(method)
     judge(few, few.evaluate(np.zeros((few.n_features, few.n_outputs)), np.zeros(few.n_outputs)))
