@@ -169,7 +169,7 @@ def make_metric(
         p = problem.pick(problem.p, index)
         p = p / p.sum()
         rows = None if kind == "diagonal" else problem.rows(index)
-    if rows is not None and d <= FEW:
+    if rows is not None and d <= FEW and not problem.engine:
         rows, p = _read_only(rows), _read_only(p)
         centre = np.zeros(d) if mean is None else mean
         eigenvalues, basis = np.empty(d), np.empty((d, d))

@@ -40,6 +40,13 @@ def proximal_argument_chi2(table, s, q, p, u):
         u[i] = table[i] + s * (q[i] / p[i])
 
 
+@jit()
+def scaled_change(losses, before, scale):
+    """``losses = scale (losses - before)``."""
+    for i in range(losses.shape[0]):
+        losses[i] = scale * (losses[i] - before[i])
+
+
 @jit(fastmath=REDUCE)
 def renew(slopes, q, product):
     """``slopes = q slopes - product``, which is added to `product`; returns the sum of it."""

@@ -162,10 +162,8 @@ def _chi2_newton(u, p, c, cap, ref):
         if free == last_free and capped == last_capped:
             # Far from all u (an absurd start) the sums have lost their digits.
             return ref, delta, abs(excess) <= 1e-6, free, capped, moment
-        # A start that is right up to the rounding of u, which free rows make up for: steps from it
-        # would be noise. Without any, the capped ones may hold all the mass.
-        rounding = 1e-15 * abs(ref) / c if free > 0.0 else 0.0
-        if abs(excess) <= 1e-14 + rounding:
+        if abs(excess) <= 1e-14:
+            # A start that is right up to rounding: steps from it would be noise.
             return ref, delta, True, free, capped, moment
         if free <= 0.0:
             break

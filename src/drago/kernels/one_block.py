@@ -14,16 +14,13 @@ from drago.kernels.losses import one_single_output
 
 
 @jit(fastmath=REDUCE)
-def _predict(X, columns, w, b, raw):
-    """``raw = X w + b``, four columns at a time where there is a copy of X by columns."""
+def _predict(X, columns, w, raw):
+    """``raw = X w``, four columns at a time where there is a copy of X by columns."""
     n, d = X.shape
     if columns.shape[0] == 0:
         np.dot(X, w, raw)
-        for i in range(n):
-            raw[i] += b
         return
-    for i in range(n):
-        raw[i] = b
+    raw[:] = 0.0
     fours = d - d % 4
     for j in range(0, fours, 4):
         c0, c1, c2, c3 = columns[j], columns[j + 1], columns[j + 2], columns[j + 3]
@@ -110,10 +107,10 @@ def one_block_start(
     """
     n = X.shape[0]
     raw = np.empty(n)
-    _predict(X, columns, w, b, raw)
+    _predict(X, columns, w, raw)
     total = 0.0
     for i in range(n):
-        losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
+        losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i] + b)
         total += losses[i] + slopes[i]
     if not math.isfinite(total):
         return math.nan, math.nan, math.nan, total
@@ -173,9 +170,10 @@ def one_block_steps(
             b = point[d] - alpha * gradient_b / along
             for j in range(d):
                 b -= mean[j] * w[j]
-        _predict(X, columns, w, b, raw)
+        _predict(X, columns, w, raw)
         for i in range(n):
             before = losses[i]
+            raw[i] += b
             losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
             u[i] = losses[i] + s * (q[i] * inverse[i]) + ratio * (losses[i] - before)
         # With u at a fixed point, l + s q/p, the threshold is the same for every s: also for 0.

@@ -1,6 +1,6 @@
 """Lists of the rows whose weight a dual step can change, see `drago.solvers.unsettled`."""
 
-from drago.kernels import jit
+from drago.kernels import REDUCE, jit
 
 
 @jit(error_model="numpy", _nrt=False)
@@ -42,6 +42,15 @@ def collect(where, level, weight, p, starts, sizes, s, u, mass):
             u[at] = level[r] + s * (weight[r] / mass[at])
             at += 1
     return at
+
+
+@jit(fastmath=REDUCE, _nrt=False)
+def total(new):
+    """The sum of some weights."""
+    out = 0.0
+    for r in range(new.shape[0]):
+        out += new[r]
+    return out
 
 
 @jit(_nrt=False)

@@ -239,7 +239,7 @@ def _unregularised(problem: DROProblem) -> bool:
 
 def _learnt_steps(moment: float) -> SecantSteps:
     """The first of them from the second moment of the weights, ``sum_i q_i^2 / p_i``."""
-    return SecantSteps(_FIRST_STEP / math.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
+    return SecantSteps(_FIRST_STEP / np.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
 
 
 def _is_small(problem: DROProblem) -> bool:
@@ -351,9 +351,7 @@ class _Run:
             return False
         plain = settings.primal == "auto" and settings.block_size == "auto"
         return (
-            plain
-            and settings._learns_its_steps(problem)
-            and OneBlockIterations.is_for(problem, 1)
+            plain and settings._learns_its_steps(problem) and OneBlockIterations.is_for(problem, 1)
         )
 
     def _begin_in_haste(self) -> None:
@@ -396,7 +394,7 @@ class _Run:
         if settings.step_size == "auto":
             # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
             moment = float(state.q @ (state.q / state.p))
-            largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * math.sqrt(moment))
+            largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
             if self.exact:
                 largest = _EXACT_STEP / m
             cut = self.cut

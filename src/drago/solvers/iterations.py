@@ -20,6 +20,7 @@ changed by, so the data need not be visited for it again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,14 @@ from drago.solvers.unsettled import Unsettled
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+
+
+@cache
+def _kernels() -> Any:
+    """Imported once: the statement takes as long as a kernel does on a few rows."""
+    from drago.kernels import drago
+
+    return drago
 
 
 class Iterations:
@@ -268,14 +277,13 @@ class Iterations:
         if j == k:
             blocks.evaluate(k, self.w, self.b, losses_j, slopes)
             losses = losses_j.copy()
-            losses_j -= self._older_losses(rows_j)
+            _kernels().scaled_change(losses_j, self._older_losses(rows_j), scale)
             self._table_of_losses(rows_k)[:] = losses
         else:
             blocks.losses_of(j, self.w, self.b, losses_j, self._slopes[1, :size_j])
-            losses_j -= self._older_losses(rows_j)
+            _kernels().scaled_change(losses_j, self._older_losses(rows_j), scale)
             blocks.evaluate(k, self.w, self.b, self._table_of_losses(rows_k), slopes)
             self.n_calls += size_j
-        losses_j *= scale
         self._weigh(j, losses_j, k, s)
         self._update_product(k, slopes)
         self.n_calls += size_k
@@ -297,12 +305,10 @@ class Iterations:
 
     def _fill_argument(self, s: float) -> None:
         """What the dual oracle takes: the table of losses plus `s` times the mirror coordinate."""
-        from drago.kernels.drago import proximal_argument, proximal_argument_chi2
-
         if self.mirror.size:
-            proximal_argument(self.loss_table, s, self.mirror, self._u)
+            _kernels().proximal_argument(self.loss_table, s, self.mirror, self._u)
         else:
-            proximal_argument_chi2(self.loss_table, s, self._q, self.p, self._u)
+            _kernels().proximal_argument_chi2(self.loss_table, s, self._q, self.p, self._u)
 
     def _update_product(self, k: int, slopes: Matrix) -> None:
         """The table ``qhat s`` on block `k`, and its aggregate."""
@@ -322,11 +328,9 @@ class Iterations:
 
     def _renew_product(self, rows: slice, slopes: Matrix, q: Vector) -> Vector:
         """Set the table to ``q slopes``; `slopes` becomes the change, whose sum is returned."""
-        from drago.kernels.drago import renew
-
         product = self.product[rows]
         if product.shape[1] == 1:
-            return np.array([renew(slopes[:, 0], q, product[:, 0])])
+            return np.array([_kernels().renew(slopes[:, 0], q, product[:, 0])])
         slopes *= q[:, None]
         slopes -= product
         product += slopes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,13 @@ StepRule = Callable[[int, int, float], Weights]
 REMEMBERED = 4
 GROWTH = 2.0
 _PLAIN = 0.4
+
+
+@lru_cache(maxsize=8)
+def _stationary(alpha: float, dual_alpha: float, m: int, nu: float) -> Weights:
+    """The weights of `Steps` that run as if from long ago: the same at every iteration."""
+    c = _history(alpha, m)
+    return 1.0 / (1.0 + min(alpha, dual_alpha)), 1.0 / alpha - (m - 1) * c, c, nu / dual_alpha
 
 
 @dataclass(frozen=True)
@@ -36,14 +44,14 @@ class Steps:
     stationary: bool
 
     def __call__(self, t: int, m: int, nu: float) -> Weights:
-        if t == 1 and not self.stationary:
+        if self.stationary:
+            return _stationary(self.alpha, self.dual_alpha, m, nu)
+        if t == 1:
             return 0.0, 0.0, 0.0, 0.0
         alpha, dual_alpha = self.alpha, self.dual_alpha
         c = _history(alpha, m)
-        primal, dual = 1.0 / alpha, 1.0 / dual_alpha
-        if not self.stationary:
-            primal *= -np.expm1((1 - t) * np.log1p(alpha))
-            dual *= -np.expm1((1 - t) * np.log1p(dual_alpha))
+        primal = -np.expm1((1 - t) * np.log1p(alpha)) / alpha
+        dual = -np.expm1((1 - t) * np.log1p(dual_alpha)) / dual_alpha
         return 1.0 / (1.0 + min(alpha, dual_alpha)), primal - (m - 1) * c, c, dual * nu
 
     def shorter(self, factor: float) -> Steps:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._validation import locked
 from drago.problem import DROProblem
 from drago.uncertainty.capped import CappedOracle
 
@@ -67,6 +68,7 @@ class Unsettled:
         places = [u[k * part : (k + 1) * part] for k in range(_SHARE)]
         self._u, self._new, self._level, self._weight = places
         self._mass = np.full(part, p[0])
+        self._locked_mass = locked(self._mass)  # like p: to Numba that is a type of its own
         self._where = np.empty(part, np.int64 if p.size > np.iinfo(np.int32).max else np.int32)
         self._starts = np.array([rows.start // _SHARE for rows in slices])
         self._room = np.diff([*self._starts, part - 1])
@@ -99,6 +101,7 @@ class Unsettled:
         lists.memory["moved"], oracle._tau = 0.0, 0.0
         lists._list_all(table, q, 0, table, 1.0)
         lists._solve(1.0, 1.0)
+        lists._kernels.total(lists._new)
         lists._kernels.deal(lists._new, lists._starts, lists._sizes, lists._weight)
         lists._is_listed = [True]
         lists.write(q)
@@ -138,9 +141,11 @@ class Unsettled:
 
     def forget(self, q: Vector, blocks: Iterable[int] | None = None) -> None:
         """Do that, and end their lists."""
-        self.write(q, blocks)
-        for k in range(len(self._is_listed)) if blocks is None else blocks:
-            self._is_listed[k] = False
+        write, is_listed = self._kernels.write, self._is_listed
+        for k in range(len(is_listed)) if blocks is None else blocks:
+            if is_listed[k]:
+                write(self._where, self._weight, self._starts[k], self._sizes[k], q)
+                is_listed[k] = False
 
     def clear(self) -> None:
         """End all lists: the weights are others."""
@@ -181,12 +186,11 @@ class Unsettled:
             size += 1
         if size == 0:
             return False
-        u, mass, new = self._u[:size], self._mass[:size], self._new[:size]
-        mass.flags.writeable = False  # like p: to Numba that is a type of its own
+        u, mass, new = self._u[:size], self._locked_mass[:size], self._new[:size]
         tau = self._capped_chi2(u, mass, c, self._oracle.cap, self._oracle._tau, new)
         self._mass[size - 1] = self._p[0]
         is_inside = max(self._low) <= tau <= min(self._high)
-        if not is_inside or abs(new.sum() - 1.0) > _ROUNDING:
+        if not is_inside or abs(self._kernels.total(new) - 1.0) > _ROUNDING:
             return False
         self._kernels.deal(new, self._starts, self._sizes, self._weight)
         self._oracle._tau, self._oracle._c = tau, c

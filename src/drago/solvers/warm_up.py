@@ -65,10 +65,11 @@ def compile_for(problem: DROProblem, method: Method) -> None:
 
 def _compile_blocks(few: DROProblem) -> None:
     """What DRAGO's iterations with several blocks call, which a few rows are not cut into."""
-    from drago.kernels.drago import proximal_argument_chi2, renew
+    from drago.kernels.drago import proximal_argument_chi2, renew, scaled_change
 
     Blocks.compile(few)
     vectors = [np.ones(few.n_samples) for _ in range(3)]
     renew(*vectors)
+    scaled_change(*vectors[:2], 1.0)
     if few.divergence.name == "chi2":
         proximal_argument_chi2(vectors[0], 1.0, vectors[1], few.p, vectors[2])
