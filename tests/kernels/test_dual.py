@@ -222,14 +222,30 @@ def test_capped_kl_logarithms_do_not_underflow():
 
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_cost_below_the_rounding_of_the_losses(divergence):
-    """c is far below the spacing of floating point numbers around u."""
+    """c is far below the spacing of floating point numbers around u; from any threshold."""
     u = 1e8 + np.array([0.0, 1.0, 1.0, 2.0, 2.0, 2.0])
     p = np.array([0.1, 0.2, 0.1, 0.3, 0.2, 0.1])
     for cap in (1.2, 1.0 / 0.7, 4.0, INF):
         for c in (1e-12, 1e-9, 1e-6, 0.1):
-            q, _, _ = capped(divergence, u, p, c, cap)
             twin = twins.worst_case(described(cap), u, c, divergence, p)
-            np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+            tau = capped(divergence, u, p, c, cap)[1]
+            near = 1e8 + np.arange(-1.0, 3.5, 0.25)
+            for start in (np.nan, tau, *near, *(near + 1e-7)):
+                q, _, _ = capped(divergence, u, p, c, cap, start)
+                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12, err_msg=f"{start}")
+
+
+def test_a_tail_of_whole_rows():
+    """The capped rows hold all the mass: a threshold between them and the others is right."""
+    rng = np.random.default_rng(1)
+    for n, cap in ((8, 4.0), (244, 4.0 / 3.0), (400, 10.0)):
+        u, p = rng.permutation(np.arange(float(n))), np.full(n, 1.0 / n)
+        tail = round(n / cap)
+        for start in (np.nan, n - tail - 0.7, n - tail - 0.5, n - tail - 0.3, 0.1, -5.0, n + 5.0):
+            q, tau, _ = capped("chi2", u, p, 1e-3, cap, start)
+            assert (np.flatnonzero(q > 0) == np.flatnonzero(u >= n - tail)).all()
+            np.testing.assert_allclose(q[q > 0], cap / n, rtol=1e-13)
+            assert n - tail - 1.0 <= tau <= n - tail
 
 
 # ---------------------------------------------------------------------------------- spectral sets

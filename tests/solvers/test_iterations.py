@@ -14,6 +14,8 @@ import literal_support
 import literal_variants
 from cases import nominal
 from drago.metric import Metric, make_metric
+from drago.problem import NonFiniteLossError
+from drago.solvers import one_block
 from drago.solvers.blocks import Blocks
 from drago.solvers.iterations import Iterations
 from drago.solvers.one_block import OneBlockIterations
@@ -652,6 +654,56 @@ def test_compiled_iterations_are_those_of_python(loss, intercept, metric, tail):
             scale = max(float(np.abs(array).max(initial=0.0)), 1.0)
             np.testing.assert_allclose(ours[name], array, rtol=0, atol=1e-9 * scale, err_msg=name)
         assert compiled.estimates() == pytest.approx(python.estimates(), rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("at", ["origin", "elsewhere"])
+def test_a_compiled_start_is_that_of_python(loss, intercept, at):
+    """Where nothing but the point is known."""
+    problem = make(*data(loss), loss, fit_intercept=intercept, sample_weight=np.arange(1.0, N + 1))
+    w, b = problem.origin
+    if at == "elsewhere":
+        w, b = w + np.arange(4.0)[:, None], b + intercept
+    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if intercept else None
+    settings = problem, Blocks(problem, 1), make_metric(problem, "full", mean), mean
+    python = OneBlockIterations(*settings, problem.evaluate(w, b))
+    compiled, moment = OneBlockIterations.begun(*settings, w, b)
+    assert moment == pytest.approx(float(python.q @ (python.q / python.p)), rel=1e-12)
+    (ours, counts), (theirs, expected) = compiled.state(), python.state()
+    assert counts["counts"] == expected["counts"]
+    for name in set(theirs) - {"_slopes"}:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-12, err_msg=name)
+    # And what comes of it.
+    for it in (python, compiled):
+        it.steps = SecantSteps(0.3, 2.0, 1.1)
+        it.round([(0, 0)] * 8, False)
+    np.testing.assert_allclose(compiled.w, python.w, rtol=0, atol=1e-9)
+
+
+def test_a_compiled_start_where_a_loss_overflows():
+    X, y = data("squared")
+    problem = make(X, 1e160 * y)
+    settings = problem, Blocks(problem, 1), make_metric(problem, "full"), None
+    with np.errstate(over="ignore"), pytest.raises(NonFiniteLossError, match="first on row"):
+        OneBlockIterations.begun(*settings, np.zeros((4, 1)), np.zeros(1))
+
+
+@pytest.mark.parametrize("d", [1, 3, 4, 7, 9])
+def test_products_by_columns_are_those_by_rows(d, monkeypatch):
+    rng = np.random.default_rng(d)
+    X = rng.standard_normal((50, d))
+    problem = make(X, X.sum(axis=1) + rng.standard_normal(50))
+    found = []
+    for most in (0, 50 * d):
+        monkeypatch.setattr(one_block, "_BY_COLUMNS", most)
+        settings = problem, Blocks(problem, 1), make_metric(problem, "full"), None
+        it, _ = OneBlockIterations.begun(*settings, np.zeros((d, 1)), np.zeros(1))
+        it.steps = SecantSteps(0.3, 2.0, 1.1)
+        here = it.round([(0, 0)] * 8, False)
+        found.append((it.w, it.q, here.raw, here.losses, here.dlosses))
+    for by_rows, by_columns in zip(*found):
+        np.testing.assert_allclose(by_columns, by_rows, rtol=0, atol=1e-11)
 
 
 def test_which_problems_have_compiled_iterations():
