@@ -18,8 +18,8 @@ Array = npt.NDArray[np.float64]
 class Constraint:
     """Base of the sets W; itself all of space."""
 
-    has_bounds = True
-    """Whether W is a box, all of space included: `bounds` are not None."""
+    has_bounds = False
+    """Whether W is known to be a box, all of space included: `bounds` are not None."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -66,6 +66,8 @@ class Constraint:
 class Everything(Constraint):
     """All of space: no constraint."""
 
+    has_bounds = True
+
     def contains(self, w: Array) -> bool:
         return True
 
@@ -77,6 +79,8 @@ class Box(Constraint):
     ----------
     low, high : float or array of shape (n_features,)
     """
+
+    has_bounds = True
 
     def __init__(self, low: Any = -np.inf, high: Any = np.inf) -> None:
         self.low = np.array(numeric("low", low), dtype=np.float64)
@@ -150,8 +154,6 @@ class L2Ball(Constraint):
     ----------
     radius : float > 0
     """
-
-    has_bounds = False
 
     def __init__(self, radius: float) -> None:
         self.radius = check_number("radius", radius, low=0, open_low=True)

@@ -689,6 +689,21 @@ def test_a_compiled_start_where_a_loss_overflows():
         OneBlockIterations.begun(*settings, np.zeros((4, 1)), np.zeros(1))
 
 
+def test_a_compiled_start_where_only_the_sum_of_the_losses_overflows():
+    problem = make(*data("squared"))
+    y = problem.y * 1.8e154 / np.abs(problem.y).max()
+    problem = make(problem.X, y)
+    start = problem.evaluate(np.zeros((4, 1)), np.zeros(1))
+    with np.errstate(over="ignore"):
+        assert np.isinf(start.losses.sum()) and np.isfinite(start.losses).all()
+    settings = problem, Blocks(problem, 1), make_metric(problem, "full"), None
+    it, moment = OneBlockIterations.begun(*settings, start.w, start.b)
+    assert 1.0 <= moment <= 2.5 * (1 + 1e-12)
+    python = OneBlockIterations(*settings, start)
+    np.testing.assert_allclose(it.q, python.q, rtol=1e-12)
+    np.testing.assert_allclose(it.aggregate, python.aggregate, rtol=1e-12)
+
+
 @pytest.mark.parametrize("d", [1, 3, 4, 7, 9])
 def test_products_by_columns_are_those_by_rows(d, monkeypatch):
     rng = np.random.default_rng(d)

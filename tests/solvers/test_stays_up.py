@@ -157,6 +157,22 @@ TARGETS = {
 }
 
 
+@pytest.mark.parametrize("solver", ["drago", "newton", "lbfgs", "auto"])
+@pytest.mark.parametrize("seed", range(4))
+def test_targets_whose_losses_add_up_to_infinity(solver, seed):
+    """Each loss is a number, but hardly: an answer or a stall, and no search without end."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((100, 3))
+    y = (X.sum(axis=1) + rng.standard_normal(100)) * 10.0**153.2
+    settings = {"shift_cost": 0.1, "l2_reg": 0.1, "uncertainty": drago.CVaR(0.3)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = drago.solve(drago.DROProblem(X, y, **settings), solver)
+    assert result.status in ("optimal", "stalled")
+    assert np.isfinite(result.coef).all() and 0.0 <= result.rel_gap <= 1.0
+    assert (result.status == "optimal") == (result.rel_gap <= 1e-4)
+
+
 @pytest.mark.parametrize("intercept", BOTH)
 @pytest.mark.parametrize("loss", REGRESSIONS)
 @pytest.mark.parametrize("name", TARGETS)

@@ -12,20 +12,21 @@ _SWEEPS = 30
 
 @jit(fastmath=REDUCE)
 def _second_moments(X, p, mean):
-    """``sum_i p_i (x_i - mean)(x_i - mean)'``."""
+    """``sum_i p_i (x_i - mean)(x_i - mean)'`` and its trace."""
     n, d = X.shape
     columns = np.empty((d, n))
     for i in range(n):
         for j in range(d):
             columns[j, i] = X[i, j] - mean[j]
-    out = np.empty((d, d))
+    out, size = np.empty((d, d)), 0.0
     for j in range(d):
         for k in range(j + 1):
             one, other, total = columns[j], columns[k], 0.0
             for i in range(n):
                 total += p[i] * one[i] * other[i]
             out[j, k] = out[k, j] = total
-    return out
+        size += out[j, j]
+    return out, size
 
 
 @jit()
@@ -36,7 +37,7 @@ def _rotate(A, j, k, cosine, sine):
         A[i, j], A[i, k] = cosine * a - sine * b, sine * a + cosine * b
 
 
-@jit()
+@jit(error_model="numpy")
 def jacobi(A, V):
     """Fill `V` with the eigenvectors of a symmetric matrix; its diagonal becomes the eigenvalues.
 
@@ -44,12 +45,14 @@ def jacobi(A, V):
     other zero, until those off the diagonal are so small that their squares are rounding.
     """
     d = A.shape[0]
-    V[:] = np.eye(d)
+    for j in range(d):
+        for k in range(d):
+            V[j, k] = 1.0 if j == k else 0.0
     for _ in range(_SWEEPS):
         done = True
         for j in range(d - 1):
             for k in range(j + 1, d):
-                if abs(A[j, k]) <= 1e-9 * math.sqrt(abs(A[j, j] * A[k, k])):
+                if abs(A[j, k]) <= 1e-9 * math.sqrt(abs(A[j, j])) * math.sqrt(abs(A[k, k])):
                     continue
                 done = False
                 ratio = (A[k, k] - A[j, j]) / (2.0 * A[j, k])
@@ -68,7 +71,9 @@ def curvature_of_rows(X, p, mean, floor, curvature, mu, eigenvalues, basis):
 
     The moments' least eigenvalue is `floor` times the greatest, or more.
     """
-    moments = _second_moments(X, p, mean)
+    moments, size = _second_moments(X, p, mean)
+    if not math.isfinite(size):
+        return False
     jacobi(moments, basis)
     greatest, total = 1e-300, 0.0
     for j in range(X.shape[1]):

@@ -103,21 +103,21 @@ def one_block_start(
     """Losses and slopes at ``(w, b)``, the exact weights and the gradient there.
 
     Returns the gradient's part for the intercept, the weights' threshold and their second moment;
-    and the sum of all losses and slopes: a number, where they all are.
+    and whether all losses and slopes are numbers.
     """
     n = X.shape[0]
     raw = np.empty(n)
     _predict(X, columns, w, raw)
-    total = 0.0
+    finite = True
     for i in range(n):
         losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i] + b)
-        total += losses[i] + slopes[i]
-    if not math.isfinite(total):
-        return math.nan, math.nan, math.nan, total
+        finite &= math.isfinite(losses[i]) & math.isfinite(slopes[i])
+    if not finite:
+        return math.nan, math.nan, math.nan, False
     tau, moment = capped_chi2(losses, p, nu, cap, math.nan, q), 0.0
     for i in range(n):
         moment += q[i] * q[i] / p[i]
-    return _gradient(X, columns, q, slopes, raw, gradient), tau, moment, total
+    return _gradient(X, columns, q, slopes, raw, gradient), tau, moment, True
 
 
 @jit(error_model="numpy")
@@ -134,7 +134,9 @@ def one_block_steps(
     the estimates of the gap and of the objective.
     """
     n, d = X.shape
-    u, weighted, inverse = np.empty(n), np.empty(n), 1.0 / p
+    u, weighted, inverse = np.empty(n), np.empty(n), np.empty(n)
+    for i in range(n):
+        inverse[i] = 1.0 / p[i]
     point, slope = np.empty(d + 1), np.empty(d + 1)
     turned, downhill, cost = np.empty(d), np.empty(d), nu
     for step in range(n_steps):

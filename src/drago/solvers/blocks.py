@@ -109,7 +109,8 @@ class Blocks:
         if threads > 1:
             self._pool = ThreadPoolExecutor(threads)
         if self._copied:
-            X = np.ascontiguousarray(self.gather(problem.X), dtype=np.float64)
+            X = problem.X if count == 1 else self.gather(problem.X)
+            X = np.ascontiguousarray(X, dtype=np.float64)
             self._rows = [X[rows] for rows in self.slices]
         self._is_compiled = not self._copied and self._group >= 4 and has_kernels(problem)
         if self._is_compiled:

@@ -14,6 +14,7 @@ multipliers), so that a handful of them is enough.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,7 +103,10 @@ class Newton:
             steps = run.minimise(0.0 if last else c)
             if last:
                 break
-            still = np.isfinite(before) and abs(run.level - before) <= _ROUNDING * abs(before)
+            # Numbers that overflow do not fall either.
+            still = not math.isfinite(run.level)
+            if math.isfinite(before):
+                still = still or abs(run.level - before) <= _ROUNDING * abs(before)
             idle = idle + 1 if still else 0
             c *= min(_FALL ** (1.0 / steps), _SLOWEST)
         else:

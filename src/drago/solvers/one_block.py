@@ -91,7 +91,7 @@ class OneBlockIterations(SupportIterations):
         self.loss_table, self._q = np.empty(n), np.empty(n)
         self.product, self.mirror = np.empty((0, 1)), np.empty(0)
         self.aggregate = np.empty(w.shape)
-        gradient_b, oracle._tau, moment, total = _kernels().one_block_start(
+        gradient_b, oracle._tau, moment, finite = _kernels().one_block_start(
             *self._data,
             oracle.cap,
             problem.nu,
@@ -102,8 +102,8 @@ class OneBlockIterations(SupportIterations):
             self._q,
             self.aggregate[:, 0],
         )
-        if not math.isfinite(total):
-            problem.evaluate(w, b)  # says which rows are to blame
+        if not finite:
+            problem.evaluate(w, b)  # raises, and says which rows are to blame
         oracle._c, self.aggregate_b = problem.nu, np.array([gradient_b])
         self.n_calls = self.visits = n
         return self, moment
@@ -208,7 +208,7 @@ class OneBlockIterations(SupportIterations):
             float(self.aggregate_b[0]),
         )
         self._known = known[0], known[1]
-        steps.curvatures = [known for known in curvatures.tolist() if known == known]
+        steps.curvatures = [met for met in curvatures.tolist() if math.isfinite(met)]
         self.w, self.b = self._mean_w, self._mean_b = w, np.array([b])
         self.aggregate, self.aggregate_b = gradient, np.array([gradient_b])
         self._past_point, self._past_slope = past[:, : d + (self.mean is not None), None]

@@ -8,7 +8,7 @@ import numpy as np
 
 from drago.certificate import judge
 from drago.divergences import LONG
-from drago.metric import FEW
+from drago.metric import FEW, make_metric
 from drago.passes import LARGE
 from drago.problem import DROProblem
 from drago.solvers.blocks import SMALL, Blocks, has_kernels
@@ -38,6 +38,7 @@ def compile_for(problem: DROProblem, method: Method) -> None:
         has_lists,
         problem.n_samples > LONG,
         problem.n_features <= FEW,
+        type(problem.constraint),
     )
     if key in _COMPILED:
         return
@@ -48,12 +49,16 @@ def compile_for(problem: DROProblem, method: Method) -> None:
     judge(few, few.evaluate(np.zeros((few.n_features, few.n_outputs)), np.zeros(few.n_outputs)))
     if hasattr(few.loss, "second"):  # for bounds from the curvature, which few rows do not need
         few.loss.second(few.y, np.zeros((few.n_samples, few.n_outputs)))
+    if hasattr(method, "metric") and problem.n_features <= FEW and not problem.is_sparse:
+        make_metric(few, "full")
     if picks_rows:
         from drago.kernels.rows import accumulate
 
         accumulate(few.X, np.arange(1), np.ones(few.n_samples), np.zeros(few.n_features))
+    if method.name == "drago":
+        _compile_vectors(few)
     if in_blocks:
-        _compile_blocks(few)
+        Blocks.compile(few)
     if has_lists:
         Unsettled.compile(few)
     if problem.n_samples > LONG and problem.divergence.name == "chi2":
@@ -63,11 +68,10 @@ def compile_for(problem: DROProblem, method: Method) -> None:
     _COMPILED.add(key)
 
 
-def _compile_blocks(few: DROProblem) -> None:
-    """What DRAGO's iterations with several blocks call, which a few rows are not cut into."""
+def _compile_vectors(few: DROProblem) -> None:
+    """What DRAGO does with vectors of several blocks, which a few rows are not cut into."""
     from drago.kernels.drago import proximal_argument_chi2, renew, scaled_change
 
-    Blocks.compile(few)
     vectors = [np.ones(few.n_samples) for _ in range(3)]
     renew(*vectors)
     scaled_change(*vectors[:2], 1.0)
