@@ -396,7 +396,7 @@ class Blocks:
     def _model(self, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """Coefficients, intercept and loss as the kernels take them."""
         loss = self.problem.loss
-        return np.ascontiguousarray(w[:, 0]), float(b[0]), loss.code, loss.parameter
+        return w.ravel(), float(b[0]), loss.code, loss.parameter
 
     def _room(self) -> npt.NDArray[np.int64]:
         """Where the kernels list rows."""

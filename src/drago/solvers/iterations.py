@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.checkpoint import State
+from drago.constraints import Everything
 from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate
@@ -36,6 +37,8 @@ from drago.solvers.unsettled import Unsettled
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+
+_NONE = np.empty((0, 0))
 
 
 @cache
@@ -342,21 +345,24 @@ class Iterations:
 
     def _move(self, grad: Matrix, grad_b: Vector, near: float, far: float) -> None:
         """The primal step: a proximal step in the metric from a mean of past points."""
-        m, mu, h = self.blocks.count, self.problem.mu, self.metric.eigenvalues[:, None]
-        d, weight = self.problem.n_features, near + (m - 1) * far
+        problem, metric, m = self.problem, self.metric, self.blocks.count
+        mu, weight = problem.mu, near + (m - 1) * far
         here = self._packed()
-        past = near * here
-        if far:
-            past += far * self._window(here)
+        window = self._window(here) if far else here
         if self.mean is not None:
             grad = grad - np.outer(self.mean, grad_b)
-        rotate = self.metric.rotate
-        scale = mu + weight * h
-        moved = self.metric.back((h * rotate(past[:d]) - rotate(grad)) / scale)
-        self.w = self.metric.project(self.problem.constraint, moved, scale)
+        basis = _NONE if metric.basis is None else np.ascontiguousarray(metric.basis)
+        eigenvalues, moved = metric.eigenvalues, np.empty(grad.shape)
+        _kernels().proximal_point(
+            here, window, near, far, grad, eigenvalues, basis, mu, weight, moved
+        )
+        self.w = moved
+        if not isinstance(problem.constraint, Everything):
+            scale = mu + weight * eigenvalues[:, None]
+            self.w = metric.project(problem.constraint, moved, scale)
         if self.mean is not None:
-            shifted = (past[d] - grad_b / self.metric.intercept) / weight
-            self.b = shifted - self.mean @ self.w
+            past = near * here[-1] + far * window[-1]
+            self.b = (past - grad_b / metric.intercept) / weight - self.mean @ self.w
         place = self.t % m
         packed = self._packed()
         self._ring_sum += packed - self._ring[place]

@@ -70,10 +70,14 @@ def compile_for(problem: DROProblem, method: Method) -> None:
 
 def _compile_vectors(few: DROProblem) -> None:
     """What DRAGO does with vectors of several blocks, which a few rows are not cut into."""
-    from drago.kernels.drago import proximal_argument_chi2, renew, scaled_change
+    from drago.kernels.drago import proximal_argument_chi2, proximal_point, renew, scaled_change
 
     vectors = [np.ones(few.n_samples) for _ in range(3)]
     renew(*vectors)
     scaled_change(*vectors[:2], 1.0)
+    points = [np.zeros((few.n_features, few.n_outputs)) for _ in range(4)]
+    for basis in (np.empty((0, 0)), np.eye(few.n_features)):
+        ones = np.ones(few.n_features)
+        proximal_point(points[0], points[1], 1.0, 1.0, points[2], ones, basis, 1.0, 1.0, points[3])
     if few.divergence.name == "chi2":
         proximal_argument_chi2(vectors[0], 1.0, vectors[1], few.p, vectors[2])
