@@ -4,6 +4,7 @@
     paper        the paper's setting: against Algorithm 2 as its authors run it, and L-BFGS (torch)
     conditioned  ill-conditioned data: against L-BFGS, plain and in DRAGO's own metric
     pass         a pass over the rows against two products with X, and how it grows with n
+    small        what small solves are made of: products by columns, the metric of a few features
     memory       what a solve allocates, in vectors of length n
     sparse       iterations on CSR: do they follow the nonzeros, or n d?
     threads      two threads against one: time, and the same bits
@@ -523,6 +524,63 @@ def plain_data(n: int, d: int) -> Any:
     return make_synthetic(n, d, random_state=0)
 
 
+# ------------------------------------------------------------------------------------- small
+
+
+def small(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Microseconds of X w and X' (q s) by BLAS and by columns, and of the metric both ways.
+
+    The products are those of the compiled iterations (`drago.kernels.one_block`), a call each; by
+    columns they need a copy of X first. The metric is by LAPACK or by the rotations of
+    `drago.kernels.eigen`, for up to 8 features. What is not in the paper's data is drawn.
+    """
+    from drago import metric
+    from drago.kernels import one_block
+
+    columns = {"data": "9s", "n": "6d", "d": "4d", "blas_us": "8.1f", "by_columns_us": "8.1f"}
+    columns |= {"blas/by_columns": "6.1f", "copy_us": "8.1f", "lapack_us": "8.1f"}
+    table = Table(columns | {"rotations_us": "8.1f", "lapack/rotations": "6.1f"})
+    problems = {name: papers_problem(name) for name in ("yacht", "concrete", "kin8nm", "power")}
+    for n, d in ((1000, 20), (1000, 100)):
+        problems[f"{n} x {d}"] = ill_conditioned(plain_data(n, d), 0.1)
+    few, none = metric.FEW, np.empty((0, 0))
+    for name, problem in problems.items():
+        X, n, d = problem.X, problem.n_samples, problem.n_features
+        by_columns, w, raw, out = np.array(X.T, order="C"), np.ones(d), np.empty(n), np.empty(d)
+        q, slopes, weighted = np.full(n, 1.0 / n), np.ones(n), np.empty(n)
+
+        def product(of: Any) -> None:
+            one_block._predict(X, of, w, raw)  # noqa: B023
+            one_block._gradient(X, of, q, slopes, weighted, out)  # noqa: B023
+
+        def decompose(features: int) -> None:
+            metric.FEW = features
+            make_metric(problem, "full")  # noqa: B023
+            metric.FEW = few
+
+        runs: dict[str, Callable[[], None]] = {
+            "blas": lambda: product(none),
+            "by_columns": lambda: product(by_columns),  # noqa: B023
+            "copy": lambda: np.array(X.T, order="C"),  # noqa: B023
+            "lapack": lambda: decompose(0),
+            "rotations": lambda: decompose(few),
+        }
+        if d > few:
+            del runs["rotations"]
+        for run in runs.values():
+            run()  # compiles
+        clocks = {key: lambda run=run: timed(run) for key, run in runs.items()}
+        found = in_turn(clocks, float, turn=TURN)
+        row: dict[str, Any] = {"data": name, "n": n, "d": d}
+        row |= {f"{key}_us": 1e6 * found[key] for key in found}
+        row["blas/by_columns"] = found["blas"] / found["by_columns"]
+        rotations = found.get("rotations")
+        row["rotations_us"] = None if rotations is None else 1e6 * rotations
+        row["lapack/rotations"] = None if rotations is None else found["lapack"] / rotations
+        table.add(row)
+    return table.rows
+
+
 # ------------------------------------------------------------------------------------ memory
 
 
@@ -783,6 +841,7 @@ TABLES: Tables = {
     "paper": paper,
     "conditioned": conditioned,
     "pass": cost_of_pass,
+    "small": small,
     "memory": memory,
     "sparse": sparse,
     "threads": threads,

@@ -1,4 +1,4 @@
-"""The metric of a few features, where LAPACK takes longer to enter than to run."""
+"""The metric of a few features; by way of LAPACK it takes longer (`bench_drago.py small`)."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from drago.kernels import REDUCE, jit
 
-# Sweeps of Jacobi's method at most; six or seven are enough for numbers.
+# Sweeps of Jacobi's method at most: from some sweep on it squares what is left with each.
 _SWEEPS = 30
 
 

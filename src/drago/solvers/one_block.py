@@ -27,7 +27,7 @@ Matrix = npt.NDArray[np.float64]
 _LARGEST = 1 << 21
 _THICK = 4.0
 # Entries up to which a copy of X by columns pays: products with it are faster than with its rows,
-# but it takes as long as two of them.
+# but it takes as long as a few of them (`bench_drago.py small`).
 _BY_COLUMNS = 1 << 17
 
 
