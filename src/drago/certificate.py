@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._interrupts import interruptible, poll
 from drago.bounds import (
     Gradient,
     affordable_rows,
@@ -103,6 +104,7 @@ class Certificate:
     stationarity: float | None = None
 
 
+@interruptible
 def certify(
     problem: DROProblem, coef: Any, intercept: Any = 0.0, dual_weights: Any = None
 ) -> Certificate:
@@ -360,6 +362,7 @@ class _Search:
         return True
 
     def _spend(self, passes: float) -> None:
+        poll()
         self.passes += passes
         self.credit -= passes
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._interrupts import interruptible
 from drago._validation import (
     are_finite,
     check_features,
@@ -101,6 +102,7 @@ class DROProblem(Passes):
             return object.__new__(TensorProblem)
         return object.__new__(cls)
 
+    @interruptible
     def __init__(
         self,
         X: Any,

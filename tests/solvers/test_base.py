@@ -282,14 +282,17 @@ def test_interrupt_between_certificates_keeps_the_last_point():
     assert result.coef.tobytes() == same.coef.tobytes()
 
 
-def test_interrupt_with_a_certified_point_is_optimal():
+def test_an_interrupt_is_never_swallowed():
+    """Even where the point was certified: whoever pressed Ctrl-C wants to hear of it."""
     problem = make()
 
     def interrupt(state):
         if state.rel_gap <= 1e-4:
             raise KeyboardInterrupt
 
-    assert drago.solve(problem, callback=interrupt).status == "optimal"
+    with pytest.warns(ConvergenceWarning, match="interrupted after"):
+        result = drago.solve(problem, callback=interrupt)
+    assert result.status == "interrupted" and result.rel_gap <= 1e-4
 
 
 def test_interrupt_while_compiling_is_not_ignored():

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from drago._interrupts import interruptible
 from drago._validation import (
     check_flag,
     check_groups,
@@ -135,6 +136,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), **options
         )
 
+    @interruptible
     def _solve(self, X: Any, y: Array, weight: Any, metadata: dict[str, Any], start: Any) -> None:
         """Solve the problem and set the fitted attributes."""
         n, groups, loss = X.shape[0], metadata["groups"], self._loss()

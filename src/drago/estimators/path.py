@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._interrupts import interruptible
 from drago._validation import check_number, shown
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
@@ -86,6 +87,7 @@ def levels_of(name: str, values: Any, default: Any = None) -> list[Any]:
     return found
 
 
+@interruptible
 def robust_path(
     X: Any,
     y: Any,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from drago._interrupts import interruptible
 from drago._validation import check_integer, check_number, check_option, shown
 from drago.bounds import curvature_cost, order
 from drago.losses import Huber, Logistic, Squared, UserLoss
@@ -162,6 +163,7 @@ def as_method(solver: Any) -> Method:
     )
 
 
+@interruptible
 def solve(
     problem: DROProblem,
     solver: Any = "auto",

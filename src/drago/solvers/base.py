@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._interrupts import guard
 from drago._validation import are_finite
 from drago.certificate import AMPLE, NO_BOUND, Certificate, judge, relative, uncertified
 from drago.checkpoint import State as CheckpointState
@@ -113,11 +114,13 @@ class Loop:
         self._notes: list[str] = []
         self._allowed = np.inf
         self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
+        self._guard = guard()
 
     # ------------------------------------------------------------------------ for methods
 
     def observe(self, iterate: Iterate) -> None:
         """Take note of a point; raises `Stop` when the solve is over."""
+        self._guard.poll()
         if not (are_finite(iterate.w) and are_finite(iterate.b)):
             raise Diverged("the iterates diverged to NaN or infinity")
         if any(self._before):
@@ -411,35 +414,61 @@ class Loop:
 
     def run(self, method: Method) -> SolverResult:
         """Let `method` solve the problem."""
+        threads = blas_threads(self.problem, method)
+        with self._guard, threads, np.errstate(over="ignore", under="ignore"):
+            if self.quiet:
+                return result_of(self, method, self._run(method))
+            self._compile(method)
+            self._guard.hold()
+            why = self._run(method)
+            self._is_interrupted()
+            result = result_of(self, method, why)
+            return result_of(self, method, why) if self._is_interrupted() else result
+
+    def _is_interrupted(self) -> bool:
+        """Whether an interrupt has come meanwhile; it is the status then."""
+        try:
+            self._guard.poll()
+        except KeyboardInterrupt:
+            self.status = Status.INTERRUPTED
+            return True
+        return False
+
+    def _run(self, method: Method) -> str:
+        """Everything but the result; returns why there is no further progress."""
         why = ""
-        with blas_threads(self.problem, method), np.errstate(over="ignore", under="ignore"):
+        try:
+            self._enter_reference()
+            saved = None
+            if self._checkpoints is not None:
+                saved = self._checkpoints.begin(self, method)
+            if saved is not None:
+                why = method.resume(self.problem, self, saved)  # type: ignore[attr-defined]
+            else:
+                start_on_a_part(self, method)
+                why = self._run_in_turn(method)
+        except Stop:
+            pass
+        except KeyboardInterrupt:
+            if self.quiet or self._guard.is_urgent:
+                raise  # it is for the solve around this one, or for whoever called that
+            self.status = Status.INTERRUPTED
+        except Diverged as error:
+            why = str(error)
+        except NonFiniteLossError as error:
+            if isinstance(self.problem.loss, UserLoss):
+                raise
+            why = str(error)
+        if self.status is Status.STALLED:
             try:
-                if not self.quiet:
-                    self._compile(method)
-                self._enter_reference()
-                saved = None
-                if self._checkpoints is not None:
-                    saved = self._checkpoints.begin(self, method)
-                if saved is not None:
-                    why = method.resume(self.problem, self, saved)  # type: ignore[attr-defined]
-                else:
-                    start_on_a_part(self, method)
-                    why = self._run_in_turn(method)
-            except Stop:
-                pass
+                self._judge_last()
             except KeyboardInterrupt:
-                if self.quiet:
+                if self.quiet or self._guard.is_urgent:
                     raise
                 self.status = Status.INTERRUPTED
-            except Diverged as error:
-                why = str(error)
-            except NonFiniteLossError as error:
-                if isinstance(self.problem.loss, UserLoss):
-                    raise
-                why = str(error)
-            if self.status in (Status.STALLED, Status.INTERRUPTED):
-                self._judge_last()
-        return result_of(self, method, why)
+        if self.status is Status.INTERRUPTED:
+            self._judge_last()
+        return why
 
     def _run_in_turn(self, method: Method) -> str:
         """Let it run, and others go on from its best point where it gives up."""
@@ -489,6 +518,8 @@ class Loop:
                 if isinstance(self.problem.loss, UserLoss):
                     raise
             self.callback = callback
+        if not stalled:
+            return
         if self.best.is_certified(self.tol):
             self.status = Status.OPTIMAL
         elif self._is_stationary():

@@ -22,9 +22,9 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
     coef, intercept = problem.to_public(w, b)
     dual_coef, dual_intercept = problem.to_public(dual_w, dual_b)
     message = sentence(loop, method, rel_gap, n_iter, dual, why)
+    elapsed = loop.elapsed  # a warning may import scikit-learn first
     if loop.status not in (Status.OPTIMAL, Status.STATIONARY) and not loop.quiet:
         warn(message)
-    elapsed = loop.elapsed
     return SolverResult(
         coef=coef,
         intercept=intercept,

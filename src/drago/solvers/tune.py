@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from drago._interrupts import interruptible
 from drago._validation import check_integer, check_number, shown
 from drago.problem import DROProblem, NonFiniteLossError, check_problem
 from drago.result import Status
@@ -53,6 +54,7 @@ class Tuning:
     trials: tuple[Trial, ...]
 
 
+@interruptible
 def tune(
     problem: DROProblem,
     solver: Any,
