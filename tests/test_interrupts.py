@@ -1,4 +1,4 @@
-"""Ctrl-C: from another process at any moment of a solve, twice, and under a handler of one's own."""
+"""Ctrl-C: from another process at any moment, twice, and under a handler of one's own."""
 
 import os
 import random
