@@ -17,6 +17,8 @@ from drago._validation import check_option
 Vector = npt.NDArray[np.float64]
 
 
+# The least price of moving weight whose inverse is a number; less than that counts as 0.
+TINY = float(np.finfo(np.float64).tiny)
 # Rows at a time: so few that BLAS does not wake a second thread for a dot product.
 LONG = 1 << 13
 

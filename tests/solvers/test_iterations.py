@@ -193,14 +193,18 @@ def check_unregularised(loss, name, divergence, mu, nu, n_blocks, iterations):
     draws = draw(n_blocks, iterations)
     # Constants below the true ones: with those, nothing would move.
     L, G, kappa = problem.smoothness / 20, 0.05, problem.kappa_q
-    smooth, lipschitz = 12 * np.e * kappa * L, 32 * G
-    it = begin(problem, n_blocks, Metric(np.ones(4), None, 1.0), q="nominal")
-    it.steps = UnregularisedSteps(n_blocks, mu, smooth, lipschitz)
+    # The metric of the solver, mu I or I; L and G in its norm; the strong convexity of the
+    # regularisation in it, 1 or 0.
+    unit = mu if mu > 0 else 1.0
+    smooth, lipschitz = 12 * np.e * kappa * L / unit, 32 * G / np.sqrt(unit)
+    it = begin(problem, n_blocks, "euclidean", q="nominal")
+    assert (it.metric.eigenvalues == unit).all()
+    it.steps = UnregularisedSteps(n_blocks, float(mu > 0), smooth, lipschitz)
     found = go(it, draws)
     nu_1 = (n_blocks * lipschitz / smooth) ** 2
     w, w_bar, q = literal_variants.run_unregularised(
         X, y, loss, SETS[name], divergence, nu, mu, problem.p, rows_of(N, n_blocks), draws,
-        G, L, kappa, 1.0, 1.0, nu_1, 5 * max(n_blocks - 1, 1),
+        G, L, kappa, unit, unit, nu_1, 5 * max(n_blocks - 1, 1),
     )  # fmt: skip
     assert 0.005 < np.abs(w).max() < 50
     same((*found, it.average()[0]), (w, q, w_bar))

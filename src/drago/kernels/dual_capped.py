@@ -16,6 +16,8 @@ import numpy as np
 
 from drago.kernels import REDUCE, jit
 
+TINY = float(np.finfo(np.float64).tiny)
+
 # Passes of Newton's method before the robust start (a selection in linear time) is paid for.
 PATIENCE = 12
 SUBSAMPLE = 2048
@@ -290,7 +292,7 @@ def capped_chi2(u, p, c, cap, tau, q):
         for i in range(n):
             q[i] = p[i]
         return tau
-    if c == 0.0:
+    if c < TINY:  # its inverse is not a number
         return capped_vertex(u, p, cap, q)
     done = False
     ref, delta, free, capped, moment = tau, 0.0, 0.0, 0.0, 0.0
@@ -375,7 +377,7 @@ def capped_kl(u, p, c, cap, tau, q, log_ratio):
         for i in range(log_ratio.shape[0]):
             log_ratio[i] = 0.0
         return tau
-    if c == 0.0:
+    if c < TINY:  # its inverse is not a number
         return capped_vertex(u, p, cap, q)
     bounded = cap < math.inf
     log_cap = math.log(cap) if bounded else math.inf

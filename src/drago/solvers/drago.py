@@ -387,7 +387,7 @@ class _Run:
             slack = self.cut * _SLACK if self.auto else 1.0
             return UnregularisedSteps(
                 m,
-                problem.mu if settings.metric == "euclidean" else 0.0,
+                self._strong_convexity(),
                 12.0 * np.e * problem.kappa_q * smooth / slack,
                 32.0 * lipschitz / slack,
             )
@@ -411,6 +411,15 @@ class _Run:
             return LaggedSteps(alpha)
         dual = alpha if settings.dual_step_size is None else settings.dual_step_size
         return Steps(alpha, dual, settings.start == "stationary")
+
+    def _strong_convexity(self) -> float:
+        """Of the regularisation, in the unit of the metric: 1 for ``mu I``.
+
+        In another metric it is mu by the greatest eigenvalue, and taken for 0: steps that grow so
+        slowly gain nothing. An intercept is not regularised.
+        """
+        is_unit = self.settings.metric == "euclidean" and self.problem.mu > 0
+        return 1.0 if is_unit and not self.problem.fit_intercept else 0.0
 
     def run(self) -> str:
         try:

@@ -107,7 +107,8 @@ class UnregularisedSteps:
     ``near = C mu + 1``, ``far = c mu + 1``, ``dual = A nu + nu_1`` are the weights of the proximal
     terms, ``c_t = a_t / (5 (M-1))`` and ``C = A - (M-1) c``, which the telescoping sums need.
     ``nu_1 = (M lipschitz/smooth)^2`` makes the first and the last bound equal at the start. The
-    paper's constants are ``smooth = 12 e kappa_Q L`` and ``lipschitz = 32 G``.
+    paper's constants are ``smooth = 12 e kappa_Q L`` and ``lipschitz = 32 G``. All of them, the
+    strong convexity `mu` of the regularisation too, are in the unit of the metric.
     """
 
     def __init__(self, m: int, mu: float, smooth: float, lipschitz: float) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from drago.divergences import TINY
 from drago.torch_engine import search
 
 # The most rows that are tried at once, where not all are; and up to how many entries a table of
@@ -35,7 +36,7 @@ _TINY, _NEAR, _BITS, _NEWTON = 1e-2, 30.0, 20.0, 5
 
 def is_zero(c: float | Tensor) -> bool:
     """Whether the cost is known to be 0; the value of a tensor is not read."""
-    return not isinstance(c, Tensor) and c == 0
+    return not isinstance(c, Tensor) and c < TINY
 
 
 def entries(device: torch.device) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from drago._validation import check_number
 from drago.divergences import Divergence, as_divergence
-from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
+from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector, price
 
 # Spreads of losses that the oracle takes as they are.
 _SCALE = (1e-100, 1e100)
@@ -96,6 +96,7 @@ class BallOracle(DualOracle):
         if not _SCALE[0] < spread < _SCALE[1] and spread > 0:
             # Squares of the losses would leave the range of floating point.
             u, c = (u - u.max()) / spread, min(c / spread, _SCALE[1])
+        c = price(c)
         if self.divergence.name == "chi2":
             out = chi2_ball(u, self.p, c, self.radius, self._start, q)
             self._mirror(q, mirror)

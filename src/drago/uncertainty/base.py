@@ -10,13 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_nominal, check_number, check_vector
-from drago.divergences import Divergence, as_divergence
+from drago.divergences import TINY, Divergence, as_divergence
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 EMPTY: Vector = np.empty(0)
+
+
+def price(c: float) -> float:
+    """`c`, or 0 where its inverse is not a number: so small a price buys a vertex of the set."""
+    return c if c >= TINY else 0.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from drago._validation import check_number
 from drago.divergences import Divergence
-from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
+from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector, price
 
 # Relative distance to the cap below which a weight counts as lying on it.
 _ON_BOUND = 1e-12
@@ -82,6 +82,7 @@ class CappedOracle(DualOracle):
         return self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
 
     def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
+        c = price(c)
         tau, is_chi2 = self.remembered(c), self.divergence.name == "chi2"
         if is_chi2:
             tau = _kernels().capped_chi2(u, self.p, c, self.cap, tau, q)
@@ -96,7 +97,7 @@ class CappedOracle(DualOracle):
         self, u: Vector, c: float, q: Vector | None = None
     ) -> tuple[Vector, Response | None]:
         q = self.weights(u, c) if q is None else q
-        if c == 0:
+        if price(c) == 0:
             return q, None
         if self.cap <= 1:
             return q, Response(self._rate(q, c), np.full(q.size, -1))

@@ -9,7 +9,7 @@ import numpy as np
 
 from drago._validation import check_number, shown
 from drago.divergences import Divergence
-from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
+from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector, price
 
 
 class SpectralSet(UncertaintySet):
@@ -228,7 +228,7 @@ class SpectralOracle(DualOracle):
             p = p[order]
             sigma = self.uncertainty.masses(p)
         has_log = False
-        if c == 0:
+        if price(c) == 0:
             count = spectral_vertex(sorted_u, p, sigma, ratio, first)
         elif self.divergence.name == "chi2":
             count = spectral_chi2(sorted_u, p, sigma, c, ratio, one, two, first)
@@ -249,7 +249,7 @@ class SpectralOracle(DualOracle):
         u = np.ascontiguousarray(u, dtype=np.float64)
         q = np.empty_like(u)
         order, first = self._pools(u, float(c), q, EMPTY)
-        if c == 0:
+        if price(c) == 0:
             return q, None
         starts = np.zeros(u.shape[0], dtype=np.int64)
         starts[first] = 1

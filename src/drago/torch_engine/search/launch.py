@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from drago.divergences import TINY
 from drago.torch_engine.search import kernel
 from drago.torch_engine.search.parts import (
     count_wrong,
@@ -193,7 +194,7 @@ def _launch(
         cap=bound,
         KIND=kind,
         REMEMBERS=memory is not None,
-        FREE=kind == BALL and not isinstance(c, Tensor) and c == 0,
+        FREE=kind == BALL and not isinstance(c, Tensor) and c < TINY,
         PROGRAMS=padded,
         SAMPLE=sample,
         AT_ONCE=_TABLE // sample,
