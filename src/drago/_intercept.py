@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-Point = tuple[float, float, float]
+Point = tuple[float, float, float, float]
 
-# |sum q s| relative to its scale at which the intercept counts as found: the value is then right
-# to the square of this.
+# |sum q s| relative to sum q |s| at which the intercept counts as found: the value is then right to
+# the square of this, however rare a class is.
 _SLOPE_TOLERANCE = 1e-8
 # The same for a lower bound on the value, relative to it.
 _VALUE_TOLERANCE = 1e-15
 # Intercepts of classes this near are tried as equal ones.
 _TIE = 1e-6
+# The least share of a class, and of the objective.
+_RAREST = 1e-300
 # A step narrows the bracket well if this share of it is left.
 _NARROWS = 0.2
 
@@ -30,35 +32,50 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
     """``argmin over b of max over q of sum q l(raw + b) - nu D(q || p)``; no pass over X."""
     oracle = problem.dual_oracle()
 
-    def value_and_slope(b: Vector, nu: float) -> tuple[float, Vector]:
+    def at_weights(b: Vector, nu: float) -> tuple[float, Any, Any]:
         losses, slopes = problem.loss.evaluate(problem.y, problem.shift(raw, b))
         q = oracle.weights(losses, nu)
         penalty = nu * problem.distance(q) if nu > 0 else 0.0
-        return float(q @ losses) - penalty, problem.to_host(q @ slopes)
+        return float(q @ losses) - penalty, q, slopes
+
+    def value_and_slope(b: Vector, nu: float) -> tuple[float, Vector]:
+        value, q, slopes = at_weights(b, nu)
+        return value, problem.to_host(q @ slopes)
 
     if raw.shape[1] == 1:
 
-        def at(b: float) -> tuple[float, float, float]:
-            value, slope = value_and_slope(np.array([b]), problem.nu)
-            return b, value, float(slope[0])
+        def at(b: float) -> Point:
+            value, q, slopes = at_weights(np.array([b]), problem.nu)
+            return b, value, float((q @ slopes)[0]), float((q @ abs(slopes))[0])
 
         return _minimum(problem, raw, at)
     from scipy.optimize import minimize
 
-    b = np.log(np.maximum(_class_shares(problem, raw.shape[1]), 1e-6))
+    k = raw.shape[1]
+    shares = _class_shares(problem, k, problem.p)
+    b = np.log(np.maximum(shares, _RAREST))
+    level, q, _ = at_weights(b, problem.nu)
     levels = np.array([problem.nu])
     if problem.nu == 0 and problem.kappa_q > 1:  # kinks: smoothed, less and less
-        scale = value_and_slope(b, 0.0)[0]
-        levels = np.array([problem.smoothing(scale * 10.0**-k) for k in range(1, 11)])
+        levels = np.array([problem.smoothing(level * 10.0**-k) for k in range(1, 11)])
+    # In units in which the value and its curvature are about 1, however rare a class is.
+    level = max(level, _RAREST)
+    root = np.sqrt(np.maximum(np.maximum(shares, _class_shares(problem, k, q)), _RAREST) / level)
+
+    def in_units(z: Vector, nu: float) -> tuple[float, Vector]:
+        value, slope = value_and_slope(z / root, nu)
+        return value / level, slope / (level * root)
+
     for nu in levels:
-        b = minimize(
-            value_and_slope,
-            b,
+        found = minimize(
+            in_units,
+            b * root,
             args=(nu,),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": 500, "ftol": 1e-15, "gtol": 1e-10},
-        ).x
+        )
+        b = found.x / root
     b -= b.mean()
     # Where classes tie, their numbers are equal to the last bit.
     order = np.argsort(b)
@@ -69,14 +86,16 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
     return min(b, even, key=lambda b: value_and_slope(b, problem.nu)[0])
 
 
-def _class_shares(problem: DROProblem, k: int) -> Vector:
+def _class_shares(problem: DROProblem, k: int, weights: Any) -> Vector:
     if problem.loss.name != "multinomial":
         return np.ones(k)
-    return problem.class_masses(problem.p, k)
+    return problem.class_masses(weights, k)
 
 
 def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> Vector:
-    """The minimum of a convex function of one number, from points ``(b, value, slope)``.
+    """The minimum of a convex function of one number.
+
+    Its points are ``(b, value, slope, scale)``, with the size of what cancels in the slope.
 
     By the secant method on the slope in a bracket (Illinois), which is fast where the function is
     smooth, or by the tangents of both ends, which is fast at a kink: one of them until it narrows
@@ -98,14 +117,13 @@ def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> 
             high = at(high[0] + 2.0 * width)
         else:
             break
-    scale = max(abs(low[2]), abs(high[2]), 1e-300)
     best = min(low, high, key=_value)
     f_low, f_high = low[2], high[2]  # halved by the secant method
     b, kept, by_tangents, before = middle, 0, True, high[0] - low[0]
     for _ in range(200):
         point = at(b)
         best = min(best, point, key=_value)
-        if abs(point[2]) <= _SLOPE_TOLERANCE * scale:
+        if abs(point[2]) <= _SLOPE_TOLERANCE * point[3]:
             return np.array([b])
         if point[2] < 0:
             low, f_low = point, point[2]
