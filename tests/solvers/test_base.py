@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
 import drago
@@ -815,3 +816,29 @@ def test_settings_of_lbfgs():
     for bad in (2.5, "many", None, True):
         with pytest.raises(TypeError, match="memory must be an integer >= 1"):
             drago.LBFGS(memory=bad)
+
+
+# --------------------------------------------------------------- the objective at the coefficients
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_predictions_that_have_lost_their_digits_are_not_believed(loss, sparse):
+    """A sum of huge steps may say that a point is good where the point itself is far off."""
+
+    class Drifts(GradientDescent):
+        def run(self, problem, loop):
+            w, b = loop.start
+            ev = problem.evaluate(w, b)
+            step = problem.evaluate(w - 1e-3, b)
+            better = ev._replace(w=w + 1e22, losses=0.5 * ev.losses, raw=step.raw)
+            loop.observe(Iterate(better.w, b, 1, 1.0, 1, better, milestone=True, is_sum=True))
+            return "it is done"
+
+    problem = make(loss)
+    if sparse:
+        X, y = data(loss)
+        problem = drago.DROProblem(sp.csr_array(X), y, loss=loss, shift_cost=0.05)
+    result = quiet_solve(problem, Drifts())
+    assert result.primal == pytest.approx(problem.objective(result.coef), rel=1e-12)
+    assert result.primal <= problem.reference[0]

@@ -22,8 +22,8 @@ from drago._validation import are_finite
 from drago.certificate import AMPLE, NO_BOUND, Certificate, judge, relative, uncertified
 from drago.checkpoint import State as CheckpointState
 from drago.losses import UserLoss
-from drago.metric import FLOOR, Metric, make_metric
-from drago.problem import DROProblem, NonFiniteLossError
+from drago.metric import FLOOR, Metric, make_metric, subsample
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import Record, SolverResult, Status
 from drago.solvers.best import Best
 from drago.solvers.blocks import SMALL
@@ -115,6 +115,7 @@ class Loop:
         self._allowed = np.inf
         self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
         self._guard = guard()
+        self._witnesses: tuple[Any, Any] | None = None
 
     # ------------------------------------------------------------------------ for methods
 
@@ -339,7 +340,7 @@ class Loop:
 
     def _judge(self, iterate: Iterate, credit: float) -> None:
         began = time.perf_counter()
-        problem, ev, q, oracle = self.problem, iterate.evaluation, iterate.q, self.oracle
+        problem, ev, q, oracle = self.problem, self._evaluation(iterate), iterate.q, self.oracle
         if self._exact is not problem:
             # Weights of less than float64 do not lie in the set.
             problem, ev, q, oracle = self._exact, None, None, self._exact.dual_oracle()
@@ -369,6 +370,24 @@ class Loop:
         self.best.keep(certificate, ev.w, ev.b)
         self._evaluating += time.perf_counter() - began
         self._record(iterate)
+
+    def _evaluation(self, iterate: Iterate) -> Evaluation | None:
+        """What the method has computed at its point; not where the digits of it are lost."""
+        ev, problem = iterate.evaluation, self.problem
+        if ev is None or not iterate.is_sum:
+            return ev
+        if self._witnesses is None:
+            index = subsample(problem, _WITNESSES)
+            rows = problem.X[index] if problem.is_sparse else problem.rows(index)
+            self._witnesses = index, rows
+        index, rows = self._witnesses
+        off = np.abs(rows @ ev.w + ev.b - problem.pick(ev.raw, index))
+        # What that makes of the losses, at most.
+        slope = np.abs(problem.pick(ev.dlosses, index))
+        if not isinstance(problem.loss, UserLoss):
+            slope = np.minimum(slope + problem.loss.curvature * off, problem.loss.lipschitz)
+        scale = max(abs(problem.reference[0]), float(np.abs(problem.pick(ev.losses, index)).max()))
+        return ev if float((slope * off).max()) <= _AGREEMENT * scale else None
 
     def _record(self, iterate: Iterate) -> None:
         best, w, b = self.best.point
@@ -495,7 +514,7 @@ class Loop:
 
     def _enter_start(self, iterate: Iterate) -> None:
         """Nor anything worse than a start that was given."""
-        problem, ev = self._exact, iterate.evaluation
+        problem, ev = self._exact, self._evaluation(iterate)
         if ev is not None:
             if problem is not self.problem:
                 ev = problem.evaluate(ev.w, ev.b)
@@ -535,5 +554,9 @@ def _measure(certificate: Certificate, gap: float) -> float:
 _LEAST_CREDIT = 4.0
 # What the first one may spend on large data.
 _FIRST_CREDIT = 1.0
+# Rows at which predictions that are sums of steps are looked at, and how well their losses have to
+# agree, by the objective of the trivial model.
+_WITNESSES = 32
+_AGREEMENT = 1e-11
 # The share of the passes that may go into certificates on the way.
 _LOOKING = 0.1

@@ -96,6 +96,7 @@ class _Trial:
     evaluation: Evaluation
     q: Vector
     estimate: float
+    is_sum: bool = False
 
 
 class _Run:
@@ -248,7 +249,7 @@ class _Run:
             # Where the objective is level up to rounding, the gradient tells.
             idle = idle + 1 if level and estimate > 0.9 * least else 0
             least = min(least, estimate)
-            here = self.last = _Trial(found.value, slope, ev, q, estimate)
+            here = self.last = _Trial(found.value, slope, ev, q, estimate, is_sum=True)
             self._observe(here)
             if estimate <= accuracy:
                 return ""
@@ -309,6 +310,7 @@ class _Run:
                 gap_estimate=trial.estimate,
                 primal_estimate=trial.value,
                 milestone=milestone,
+                is_sum=trial.is_sum,
             )
         )
 

@@ -52,6 +52,9 @@ class Iterate(NamedTuple):
     is_measured : bool
         Whether the estimate is that of the gap itself: on small data, where a certificate takes as
         long as several iterations, none is due before it is small.
+    is_sum : bool
+        Whether the predictions of the evaluation are a sum of many steps, which loses digits where
+        these are huge: certificates look at some rows first.
     """
 
     w: Matrix
@@ -65,6 +68,7 @@ class Iterate(NamedTuple):
     primal_estimate: float = np.inf
     milestone: bool = False
     is_measured: bool = False
+    is_sum: bool = False
 
 
 @dataclass(frozen=True)
