@@ -16,6 +16,7 @@ A bound whose condition does not hold is returned as infinity.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -132,8 +133,8 @@ def _two_tangents(problem: DROProblem, ev: Evaluation, q: Vector) -> tuple[Matri
 def has_curvature_bound(problem: DROProblem) -> bool:
     """Whether a curvature bound is known for the problem's loss."""
     loss = problem.loss
-    known = isinstance(loss, Huber) or np.isfinite(loss.concordance)
-    return isinstance(loss, Multinomial) or bool(known and problem.n_outputs == 1)
+    known = isinstance(loss, Huber) or math.isfinite(loss.concordance)
+    return isinstance(loss, Multinomial) or (known and problem.n_outputs == 1)
 
 
 def order(problem: DROProblem) -> int:

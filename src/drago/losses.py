@@ -110,9 +110,7 @@ class _Compiled(Loss):
     """What the losses with kernels share: these compare the lengths, which costs nothing there."""
 
     def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
-        if np.ndim(raw) != 2:
-            raise self._refusal(y, raw)
-        losses, dlosses = np.empty(len(raw)), np.empty(np.shape(raw))
+        losses, dlosses = np.empty(raw.shape[:1]), np.empty(raw.shape)
         self.evaluate_into(y, raw, losses, dlosses)
         return losses, dlosses
 
@@ -144,8 +142,7 @@ class _Compiled(Loss):
 
     def _require_rows(self, y: Array, raw: Matrix, q: Vector) -> None:
         """An error where the arrays are of different numbers of rows."""
-        n = len(y)
-        if np.shape(y) != (n,) or np.shape(q) != (n,) or np.ndim(raw) != 2 or len(raw) != n:
+        if not (y.ndim == 1 and raw.ndim == 2 and y.shape == q.shape and len(raw) == len(y)):
             raise self._refusal(y, raw, q)
 
 
@@ -155,7 +152,7 @@ class _SingleOutput(_Compiled):
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
-        if np.shape(raw) != (np.size(y), 1) or np.ndim(y) != 1:
+        if y.ndim != 1 or raw.shape != (y.size, 1):
             raise self._refusal(y, raw)
         return _kernels().second_single_output(self.code, self.parameter, y, raw)
 
