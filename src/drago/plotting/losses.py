@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from drago._validation import check_number, check_vector
+from drago._validation import check_number, numeric
 from drago.plotting._axes import BEHIND, PALE, add_legend, axes_for, styled
 from drago.plotting._models import Vector, curves, name_of, nominal, tail_of, unwrap
 
@@ -314,7 +314,8 @@ class TailRiskDisplay:
             # Below one row there is nothing but the largest loss.
             levels = np.geomspace(high, min(max(low, 1.0 / losses.size), 0.5), count)
         else:
-            levels = np.sort(check_vector("levels", levels, np.size(levels), what="level"))[::-1]
+            (levels,) = curves(levels=np.atleast_1d(numeric("levels", levels)))
+            levels = np.sort(levels)[::-1]
             if not (levels.size and levels[0] <= 1 and levels[-1] > 0):
                 raise ValueError(f"levels must be numbers in (0, 1], but {levels} was given.")
         display = cls(levels=levels, risks=tail_means(losses, p, levels), name=name)
