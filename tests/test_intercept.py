@@ -29,9 +29,7 @@ def lowest(function, low, high):
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_however_rare_a_class_is(loss, uncertainty, nu, rare):
     y = np.arange(12) % 2.0
-    problem = make(
-        y, np.where(y > 0, rare, 1.0), loss=loss, uncertainty=uncertainty, shift_cost=nu
-    )
+    problem = make(y, np.where(y > 0, rare, 1.0), loss=loss, uncertainty=uncertainty, shift_cost=nu)
     best = lowest(lambda b: problem.objective(np.zeros(2), b), -60.0, 10.0)
     # Both are values near a minimum, right to rounding; a wrong threshold shows in the first digit.
     assert problem.reference[0] == pytest.approx(best, rel=1e-9)

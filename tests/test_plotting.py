@@ -331,6 +331,8 @@ def test_tail_risk_at_levels_of_ones_own():
     for bad in ([], [0.0], [2.0, 0.1], [np.nan]):
         with pytest.raises(ValueError, match=r"levels must be numbers in \(0, 1\]"):
             TailRiskDisplay.from_predictions(LOSSES, levels=bad)
+    with pytest.raises(ValueError, match="levels must be vectors of one length"):
+        TailRiskDisplay.from_predictions(LOSSES, levels=[[0.5, 0.2]])
 
 
 # ------------------------------------------------------------------------- weights

@@ -110,18 +110,46 @@ def test_sets_are_copied():
     assert problem.objective(np.ones(D)) == before
 
 
-def test_a_problem_can_be_copied_and_pickled():
-    X, y, w, b = data("multinomial")
-    problem = build("multinomial", X, y, fit_intercept=True)
-    value = problem.objective(w, b)
-    for other in (
-        copy.copy(problem),
-        copy.deepcopy(problem),
-        pickle.loads(pickle.dumps(problem)),
-    ):
-        assert other.objective(w, b) == value
-        with pytest.raises(AttributeError):
-            other.mu = 1.0
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda problem: pickle.loads(pickle.dumps(problem)),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+@pytest.mark.parametrize("how", COPIES)
+def test_a_problem_can_be_copied_and_pickled(how, loss, sparse):
+    X, y, w, b = data(loss)
+    weight = np.arange(len(y)) % 4  # some rows are dropped
+    groups = np.arange(len(y)) % 3
+    problem = build(
+        loss,
+        sp.csr_array(X) if sparse else X,
+        y,
+        fit_intercept=True,
+        sample_weight=weight,
+        groups=groups,
+        uncertainty=drago.Grouped(drago.CVaR(0.4)),
+    )
+    value, norms, reference = problem.objective(w, b), problem.row_norms, problem.reference
+    other = COPIES[how](problem)
+    assert other.objective(w, b) == value
+    np.testing.assert_array_equal(other.row_norms, norms)
+    assert other.reference[0] == reference[0]
+    np.testing.assert_array_equal(other.on_all_rows(other.p), problem.on_all_rows(problem.p))
+    assert repr(other) == repr(problem)
+    X = (other.X.data, other.X.indices, other.X.indptr) if sparse else (other.X,)
+    for array in (*X, other.y, other.p, other.groups):
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    with pytest.raises(AttributeError, match="does not change"):
+        other.mu = 1.0
+    with pytest.raises(AttributeError, match="does not change"):
+        other.uncertainty.inner = "cvar"
+    assert COPIES[how](other).objective(w, b) == value
 
 
 def test_sizes_and_repr():

@@ -26,6 +26,37 @@ def result():
     return drago.solve(drago.DROProblem(X, y, shift_cost=0.5, l2_reg=0.1), "lbfgs")
 
 
+# ------------------------------------------------------------------------- what a screen shows
+
+
+def test_nothing_that_is_returned_fills_more_than_a_screen():
+    """With a million rows and a million groups; arrays are for those who ask for them."""
+    n = 1_000_000
+    X, y = np.ones((n, 1)), np.arange(n) / n
+    problem = drago.DROProblem(X, y, shift_cost=1.0)
+    certificate = drago.certify(problem, [0.5])
+    result = drago.solve(problem, tol=1e-2)
+    model = drago.DRORegressor().fit(X[:9], y[:9])
+    report = model.worst_case_report(X, y, groups=np.arange(n), n_rows=5)
+    path = drago.robust_path(X[:9], y[:9], l2_regs=np.geomspace(1e-3, 1, 50))
+    data = drago.datasets.make_synthetic(n, 1)
+    history = History(tuple(record(k) for k in range(5000)))
+    box = drago.Box(np.zeros(n), np.ones(n))
+    spectrum = drago.Spectrum(density=np.ones_like)
+    for thing in (
+        *(certificate, result, result.history, history, report, path, data, problem, box, model),
+        *(spectrum, problem.uncertainty, problem.loss, problem.divergence, problem.dual_oracle()),
+    ):
+        for text in (repr(thing), str(thing)):
+            assert len(text) <= 2000 and text.count("\n") <= 40, text[:200]
+        assert repr(thing).count("\n") <= 1
+    assert repr(certificate).startswith("Certificate(primal=")
+    assert f"rel_gap={certificate.rel_gap:.2g}, bound={certificate.bound!r}" in repr(certificate)
+    assert repr(history) == "History(5000 certificates, the last of rel_gap=0.0001)"
+    assert repr(History()) == "History(0 certificates)"
+    assert str(report).endswith("and 999980 more groups")
+
+
 # ------------------------------------------------------------------------------------ history
 
 

@@ -720,12 +720,131 @@ def test_boolean_labels_are_taken_for_logistic():
 
 
 def test_huge_finite_values_are_not_mistaken_for_infinite_ones():
-    """Their sum overflows; each of them is a number."""
-    table = np.full((6, 2), 1e308)
-    assert problem(table).X.max() == 1e308
-    assert problem(table.astype(np.float64), np.zeros(6)).losses(np.zeros(2)).max() == 0.0
+    """Their sum overflows in float32; each of them is a number, and its square one in float64."""
     small = np.full((6, 2), 3e38, dtype=np.float32)
     assert problem(small).X.dtype == np.float32
+    assert problem(np.full((6, 2), 1e153)).X.max() == 1e153
+    with pytest.raises(ValueError, match="sums of their squares overflow; scale the features"):
+        problem(np.full((6, 2), 1e308))
+
+
+@pytest.mark.parametrize("container", [np.array, sp.csr_array, sp.coo_matrix])
+@pytest.mark.parametrize("factor", [1e160, 1e200, 1e300])
+def test_features_whose_squares_overflow_are_refused(factor, container):
+    for build in (
+        problem,
+        drago.robust_path,
+        drago.DRORegressor().fit,
+        lambda X, y: drago.DROClassifier().fit(X, y > 0),
+    ):
+        with pytest.raises(ValueError, match=r"as large as .*; scale the features"):
+            build(container(factor * X), Y)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("solver", ["auto", "drago", "lbfgs", "newton"])
+def test_targets_out_of_range_are_named(solver):
+    """Squares that overflow or underflow: an answer, or a sentence that says what to scale."""
+    for fit_intercept in (False, True):
+        for factor in (1e160, 1e200, 1e300, 1e-160, 1e-200, 1e-300):
+            with pytest.raises(ValueError, match=r"scale the (features and the )?target"):
+                given = {"shift_cost": "auto", "fit_intercept": fit_intercept}
+                drago.solve(problem(y=factor * Y, **given), solver)
+        for factor in (1e140, 1e-140):
+            given = problem(y=factor * Y, shift_cost="auto", fit_intercept=fit_intercept)
+            assert drago.solve(given, solver).status == "optimal"
+    with pytest.raises(ValueError, match="scale the target"):
+        drago.DRORegressor(solver=solver).fit(X, 1e-200 * Y)
+    # A target of zeros is a target; its shift cost times what rounding leaves of D(p || p).
+    assert abs(drago.solve(problem(y=0 * Y), solver).primal) <= 1e-30
+
+
+# ------------------------------------------------------------------------------ missing entries
+
+
+def masked(values, *places):
+    out = np.ma.array(values, mask=False)
+    for place in places:
+        out[place] = np.ma.masked
+    return out
+
+
+def fitted(kind=drago.DRORegressor):
+    return kind().fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    {
+        "X": lambda wrap: problem(wrap(X)),
+        "y": lambda wrap: problem(y=wrap(Y)),
+        "sample_weight": lambda wrap: problem(sample_weight=wrap(P6)),
+        "groups": lambda wrap: problem(groups=wrap(CLASSES)),
+        "coef": lambda wrap: problem().losses(wrap(X[0])),
+        "losses": lambda wrap: problem().worst_case_weights(wrap(Y)),
+        "p": lambda wrap: CVaR(0.5).q_max(wrap(P6)),
+        "u": lambda wrap: CVaR(0.5).worst_case(wrap(Y), 0.1, "chi2", P6),
+        "q": lambda wrap: drago.KL().value(wrap(P6), P6),
+        "X of fit": lambda wrap: drago.DRORegressor().fit(wrap(X), Y),
+        "y of fit": lambda wrap: drago.DRORegressor().fit(X, wrap(Y)),
+        "y of a classifier": lambda wrap: drago.DROClassifier().fit(X, wrap(CLASSES)),
+        "sample_weight of fit": lambda wrap: drago.DRORegressor().fit(X, Y, wrap(P6)),
+        "groups of fit": lambda wrap: drago.DRORegressor().fit(X, Y, groups=wrap(CLASSES)),
+        "X of predict": lambda wrap: fitted().predict(wrap(X)),
+        "y of losses": lambda wrap: fitted().losses(X, wrap(Y)),
+        "groups of a report": lambda wrap: fitted().worst_case_report(X, Y, groups=wrap(CLASSES)),
+        "y of a scorer": lambda wrap: drago.tail_loss_scorer()(fitted(), X, wrap(Y)),
+        "losses of a display": lambda wrap: plotted(wrap(Y)),
+    }.items(),
+)
+def test_masked_entries_are_no_data(name, run):
+    """Under a mask lies whatever was there; without one the array is an array."""
+    run(np.ma.asarray)
+    with pytest.raises(ValueError, match=f"^{name.split()[0]} has 1 masked entries"):
+        run(lambda values: masked(values, (0,) * values.ndim))
+
+
+def plotted(losses):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    drago.plotting.SortedLossDisplay.from_predictions(losses)
+    matplotlib.pyplot.close("all")
+
+
+def labels_without(missing):
+    """Six labels, one of which says that there is none."""
+    pd = pytest.importorskip("pandas")
+    return {
+        "None": np.array(["a", "b", None, "a", "b", "a"], dtype=object),
+        "NaN": np.array(["a", "b", np.nan, "a", "b", "a"], dtype=object),
+        "<NA>": np.array(pd.array([0, 1, None, 0, 1, 0], dtype="Int64"), dtype=object),
+        "NaT": np.array(["2020", "2021", "NaT", "2020", "2021", "2020"], dtype="datetime64[D]"),
+        "NaT of pandas": np.array(pd.Series([*"ab", pd.NaT, *"aba"], dtype=object)),
+        "NaT of times": np.array([1, 2, "NaT", 1, 2, 1], dtype="timedelta64[s]"),
+        "None alone": np.array([None] * 6, dtype=object),
+    }[missing]
+
+
+@pytest.mark.parametrize(
+    "missing", ["None", "NaN", "<NA>", "NaT", "NaT of pandas", "NaT of times", "None alone"]
+)
+def test_labels_that_say_that_there_is_none(missing):
+    groups = labels_without(missing)
+    what = f"groups contains {missing.split()[0]} labels, the first at .*; give these rows a label"
+    for run in (
+        lambda: problem(groups=groups),
+        lambda: drago.DRORegressor(Grouped(CVaR(0.5))).fit(X, Y, groups=groups),
+        lambda: fitted().worst_case_report(X, Y, groups=groups),
+        lambda: drago.worst_group_scorer()(fitted(), X, Y, groups=groups),
+    ):
+        with pytest.raises(ValueError, match=what):
+            run()
+
+
+def test_dates_and_objects_are_labels():
+    days = np.array(["2020", "2021", "2020", "2021", "2021", "2020"], dtype="datetime64[D]")
+    for groups in (days, days - days[0], days.astype(object), LABELS.astype(object)):
+        assert problem(groups=groups).groups.tolist() == LABELS.astype(int).tolist()
 
 
 def test_a_set_of_ones_own_is_taken():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+# Mean square of a target below which losses leave the range of floating point.
+LEAST_SQUARE = 1e-300
 
 
 def shown(value: Any) -> str:
@@ -79,10 +83,22 @@ def check_option(name: str, value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
+def refuse_masked(name: str, value: Any) -> None:
+    """An error where `value` has masked entries, which NumPy's functions would take for numbers."""
+    if isinstance(value, np.ma.MaskedArray):
+        count = int(np.ma.count_masked(value))
+        if count:
+            raise ValueError(
+                f"{name} has {count} masked entries, and what lies under a mask is no datum; "
+                "leave out these rows, or fill the entries (filled)."
+            )
+
+
 def numeric(name: str, value: Any) -> Array:
     """`value` as an array of real numbers, not copied where that is not needed."""
     if hasattr(value, "detach"):  # a tensor, maybe on a device or with a gradient
         value = value.detach().cpu()
+    refuse_masked(name, value)
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -105,11 +121,17 @@ def numeric(name: str, value: Any) -> Array:
     return array
 
 
-def _require_finite(name: str, values: Array, sparse: Any = None) -> None:
-    # A sum is finite in one pass without a temporary; only where it is not do we look closer.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.sum(values)):
-            return
+def sum_of_squares(values: Array) -> float:
+    """In one pass and without a temporary array; not finite where an entry or a square is not."""
+    flat = values.ravel("K")
+    return float(np.vdot(flat, flat))
+
+
+def _require_finite(name: str, values: Array, sparse: Any = None) -> float:
+    """The sum of the squares; an error where an entry is not finite."""
+    total = sum_of_squares(values)
+    if math.isfinite(total):
+        return total
     bad = ~np.isfinite(values)
     if bad.any():
         first = tuple(int(k) for k in np.argwhere(bad)[0])
@@ -120,6 +142,33 @@ def _require_finite(name: str, values: Array, sparse: Any = None) -> None:
         raise ValueError(
             f"{name} contains {int(bad.sum())} NaN or infinite entries, the first at {where}; "
             "remove or impute them."
+        )
+    return total
+
+
+def require_scale(largest: float, size: int) -> None:
+    """An error where sums of squares overflow, of which norms and curvatures are made.
+
+    Parameters
+    ----------
+    largest : float
+        The largest absolute value of X.
+    size : int
+        How many entries it has.
+    """
+    if largest > math.sqrt(sys.float_info.max / size):
+        raise ValueError(
+            f"X holds entries as large as {largest:.3g}, and sums of their squares overflow; scale "
+            "the features, as sklearn.preprocessing.StandardScaler does."
+        )
+
+
+def require_target_scale(largest: float) -> None:
+    """An error for a target, other than 0, whose squares and with them its losses underflow."""
+    if largest > 0:
+        raise ValueError(
+            f"y holds no entry larger than {largest:.3g}, and the squares underflow; scale the "
+            "target: divide it by its standard deviation, say."
         )
 
 
@@ -134,7 +183,8 @@ def check_features(X: Any) -> Any:
         if not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
-        _require_finite("X", X.data, X)
+        entries = X.data
+        total = _require_finite("X", entries, X)
     else:
         X = numeric("X", X)
         if X.dtype not in (np.float32, np.float64):
@@ -149,7 +199,9 @@ def check_features(X: Any) -> Any:
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"X must have at least one row and one feature, but has shape {X.shape}.")
     if isinstance(X, np.ndarray):
-        _require_finite("X", X)
+        entries, total = X, _require_finite("X", X)
+    if not math.isfinite(total):
+        require_scale(float(np.abs(entries).max()), entries.size)
     return X
 
 
@@ -185,7 +237,7 @@ def check_sample_weight(value: Any, n: int) -> npt.NDArray[np.float64]:
 
 def check_nominal(p: Any) -> npt.NDArray[np.float64]:
     """A probability vector with positive entries."""
-    p = np.ascontiguousarray(p, dtype=np.float64)
+    p = np.ascontiguousarray(numeric("p", p), dtype=np.float64)
     if p.ndim != 1 or p.size == 0 or not (p > 0).all() or abs(p.sum() - 1.0) > 1e-8:
         raise ValueError(
             "p must be a vector of positive probabilities with sum 1, but has "
@@ -196,6 +248,7 @@ def check_nominal(p: Any) -> npt.NDArray[np.float64]:
 
 def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
     """Group labels of any sortable type as integers 0, 1, ..."""
+    refuse_masked("groups", groups)
     try:
         labels = np.asarray(groups)
     except ValueError as error:
@@ -206,8 +259,17 @@ def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
         raise ValueError(
             f"groups must have one label per row, shape ({n},), but has shape {labels.shape}."
         )
-    if labels.dtype.kind in "fO" and (labels != labels).any():
-        raise ValueError("groups contains NaN labels; give these rows a label.")
+    kind, missing = labels.dtype.kind, np.zeros(0, bool)
+    if kind == "O":
+        missing = np.fromiter(map(_is_missing, labels), bool, n)
+    elif kind in "fMm":
+        missing = labels != labels  # NaN and NaT
+    if missing.any():
+        first = int(np.argmax(missing))
+        name = str(labels[first]).replace("nan", "NaN")
+        raise ValueError(
+            f"groups contains {name} labels, the first at {first}; give these rows a label."
+        )
     try:
         codes = np.unique(labels, return_inverse=True)[1]
     except TypeError as error:
@@ -216,6 +278,14 @@ def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
             "convert them to strings."
         ) from error
     return codes.astype(np.int64).reshape(-1)
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether a label says that there is none: None, NaN, NaT or pandas.NA."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA is neither equal to itself nor unequal
+        return True
 
 
 def are_finite(array: npt.NDArray[np.float64]) -> bool:

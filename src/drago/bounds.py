@@ -5,10 +5,10 @@
 *tangent*    each loss is bounded below by its tangent at w. Needs convexity alone; loose by about
              L/mu when mu is small.
 *curvature*  some rows S are bounded below by their own curvature instead, the others by tangents.
-             Exact for the squared loss when S is all rows; for logistic and multinomial losses a
-             self-concordance argument gives, with ``r`` the gradient, ``H`` the Hessian of the
-             rows S plus mu, ``lambda^2 = r' H^-1 r`` and ``kappa`` the largest change of a raw
-             prediction in S per unit of H-norm,
+             Exact for the squared loss when S is all rows. For losses whose third derivative is
+             at most M times the second (logistic, multinomial: 1), self-concordance gives, with
+             ``r`` the gradient, ``H`` the Hessian of the rows S plus mu, ``lambda^2 = r' H^-1 r``
+             and ``kappa`` M times the largest change of a raw prediction in S per unit of H-norm,
              ``(z + (1 - z) log(1 - z)) / kappa^2``, ``z = lambda kappa < 1``.
 
 A bound whose condition does not hold is returned as infinity.
@@ -16,6 +16,7 @@ A bound whose condition does not hold is returned as infinity.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.constraints import Everything
-from drago.losses import Huber, Logistic, Multinomial, Squared
+from drago.losses import Huber, Multinomial, Squared
 from drago.problem import DROProblem, Evaluation
 
 Vector = npt.NDArray[np.float64]
@@ -131,7 +132,9 @@ def _two_tangents(problem: DROProblem, ev: Evaluation, q: Vector) -> tuple[Matri
 
 def has_curvature_bound(problem: DROProblem) -> bool:
     """Whether a curvature bound is known for the problem's loss."""
-    return isinstance(problem.loss, (Squared, Huber, Logistic, Multinomial))
+    loss = problem.loss
+    known = isinstance(loss, Huber) or math.isfinite(loss.concordance)
+    return isinstance(loss, Multinomial) or (known and problem.n_outputs == 1)
 
 
 def order(problem: DROProblem) -> int:
@@ -271,7 +274,7 @@ def _single_output_bound(
             if keep.all():
                 return cost + 0.5 * lambda_**2
         else:
-            leverage = factor.leverages(F)
+            leverage = loss.concordance * factor.leverages(F)
             best = min(best, cost + _self_concordant(lambda_, float(leverage.max(initial=0.0))))
             # Rows of little weight and great leverage do more harm in kappa than good in H.
             keep = leverage * lambda_ <= 0.25
@@ -289,9 +292,10 @@ def newton_like_step(
     The Hessian is that of `n_rows` rows, scaled up to the weight of all; with several outputs the
     upper bound ``curvature X' diag(q) X``, the same for each.
     """
-    weight = problem.loss.curvature * q
     if problem.n_outputs == 1:
         weight = q * problem.loss.second(problem.y, ev.raw)
+    else:
+        weight = problem.loss.curvature * q
     index = problem.heaviest(weight, n_rows)
     scale = float(weight.sum()) / max(float(weight[index].sum()), 1e-300)
     H = scale * problem.gram(index, weight)

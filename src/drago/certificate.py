@@ -103,6 +103,12 @@ class Certificate:
     n_passes: float = 0.0
     stationarity: float | None = None
 
+    def __repr__(self) -> str:
+        return (
+            f"Certificate(primal={self.primal:.8g}, dual={self.dual:.8g}, gap={self.gap:.2g}, "
+            f"rel_gap={self.rel_gap:.2g}, bound={self.bound!r})"
+        )
+
 
 @interruptible
 def certify(

@@ -102,7 +102,7 @@ class Box(Constraint):
             )
 
     def __repr__(self) -> str:
-        return f"Box(low={self.low.tolist()!r}, high={self.high.tolist()!r})"
+        return f"Box(low={shown(self.low.tolist())}, high={shown(self.high.tolist())})"
 
     def _wide(self, bound: Array, shape: tuple[int, ...]) -> Array:
         # Coefficients are (n_features,) or (n_features, n_outputs).

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_option
+from drago._validation import check_option, check_vector
 
 Vector = npt.NDArray[np.float64]
 
@@ -37,8 +37,18 @@ class Divergence:
     def __hash__(self) -> int:
         return hash(type(self))
 
-    def value(self, q: Vector, p: Vector) -> float:
-        """``D(q || p)``; a few rows at a time, for long temporary arrays are slow."""
+    def value(self, q: npt.ArrayLike, p: npt.ArrayLike) -> float:
+        """``D(q || p)``."""
+        return self._value(*_pair(q, p))
+
+    def mirror(self, q: npt.ArrayLike, p: npt.ArrayLike) -> Vector:
+        """The gradient of ``Omega`` at ``q``, up to a constant."""
+        return self._mirror(*_pair(q, p))
+
+    # What solvers call: the vectors of a problem were checked at its door.
+
+    def _value(self, q: Vector, p: Vector) -> float:
+        """A few rows at a time, because long temporary arrays are slow."""
         if q.size <= LONG:
             return self._sum(q, p)
         starts = range(0, q.size, LONG)
@@ -48,9 +58,14 @@ class Divergence:
         """The sum over some rows."""
         raise NotImplementedError  # pragma: no cover
 
-    def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
-        """The gradient of ``Omega`` at ``q``, up to a constant."""
+    def _mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         raise NotImplementedError  # pragma: no cover
+
+
+def _pair(q: npt.ArrayLike, p: npt.ArrayLike) -> tuple[Vector, Vector]:
+    """Two vectors of one length."""
+    p = check_vector("p", p, np.size(p))
+    return check_vector("q", q, p.size), p
 
 
 class Chi2(Divergence):
@@ -58,7 +73,7 @@ class Chi2(Divergence):
 
     name = "chi2"
 
-    def value(self, q: Vector, p: Vector) -> float:
+    def _value(self, q: Vector, p: Vector) -> float:
         if q.size <= LONG:
             away = q - p
             return 0.5 * float(np.dot(away, away / p))
@@ -66,7 +81,7 @@ class Chi2(Divergence):
 
         return float(chi2(q, p))
 
-    def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
+    def _mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         return np.divide(q, p, out=out)
 
 
@@ -82,7 +97,7 @@ class KL(Divergence):
         logs = np.log(ratio, out=np.zeros_like(ratio), where=ratio > 0)
         return float(np.dot(p, ratio * logs - (ratio - 1.0)))
 
-    def mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
+    def _mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         with np.errstate(divide="ignore"):
             return np.log(q / p, out=out)
 

@@ -16,28 +16,61 @@ loss's second derivative.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_number, check_option, check_vector
+from drago._validation import (
+    LEAST_SQUARE,
+    check_number,
+    check_option,
+    check_vector,
+    require_target_scale,
+    sum_of_squares,
+)
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
+@cache
+def _kernels() -> Any:
+    """Imported once: the statement takes as long as a kernel does on a few rows."""
+    import drago.kernels.losses as kernels
+
+    return kernels
+
+
 class Loss:
-    """Base of the losses. `raw` and derivatives have shape (n, n_outputs), losses (n,)."""
+    """Base of the losses. `raw` and derivatives have shape (n, n_outputs), losses (n,).
+
+    A loss has to have `evaluate`. What it knows besides makes solves faster and certificates
+    tighter: the constants, ``second(y, raw)`` with the second derivatives of a loss of one output
+    (together with `concordance`), and `balance`.
+    """
 
     name: str
-    curvature: float
+    """What messages call it: the name of the class, unless it says otherwise."""
+    code: int | None = None
+    """What the kernels know a built-in loss by; None where there are no kernels for it."""
+    curvature: float = np.inf
     """Upper bound on the second derivative with respect to the raw prediction."""
-    lipschitz: float
+    lipschitz: float = np.inf
     """Upper bound on the norm of the derivative; infinite where there is none."""
-    code: int
-    """What the kernels know the built-in losses by."""
+    concordance: float = np.inf
+    """M with ``|third derivative| <= M second derivative``; infinite where none is known."""
+
+    def __init_subclass__(cls) -> None:
+        if not (hasattr(cls, "name") or cls.__name__.startswith("_")):
+            cls.name = cls.__name__.lower()
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether compiled code knows the loss; where not, `evaluate` is called."""
+        return self.code is not None
 
     @property
     def parameter(self) -> float:
@@ -48,7 +81,7 @@ class Loss:
         return f"{type(self).__name__}()"
 
     def check_target(self, y: Any, n: int) -> Array:
-        """The target in the form that the kernels take, or an error."""
+        """The target in the form that the loss takes, or an error."""
         return check_vector("y", y, n)
 
     def n_outputs(self, y: Array) -> int:
@@ -57,13 +90,11 @@ class Loss:
 
     def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
         """Losses and their derivatives."""
-        losses, dlosses = np.empty(raw.shape[0]), np.empty(raw.shape)
-        self.evaluate_into(y, raw, losses, dlosses)
-        return losses, dlosses
+        raise NotImplementedError  # pragma: no cover
 
     def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
         """The same, written to arrays."""
-        raise NotImplementedError  # pragma: no cover
+        losses[:], dlosses[:] = self.evaluate(y, raw)
 
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector] | None:
         """Slopes ``alpha`` near the derivatives with ``sum_i q_i alpha_i = 0`` exactly.
@@ -75,17 +106,63 @@ class Loss:
         return None
 
 
-class _SingleOutput(Loss):
-    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
-        from drago.kernels.losses import single_output
+class _Compiled(Loss):
+    """What the losses with kernels share: these compare the lengths, which costs nothing there."""
 
-        single_output(self.code, self.parameter, y, raw, losses, dlosses)
+    def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
+        losses, dlosses = np.empty(raw.shape[:1]), np.empty(raw.shape)
+        self.evaluate_into(y, raw, losses, dlosses)
+        return losses, dlosses
+
+    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
+        try:
+            fits = y.ndim == losses.ndim == 1 and raw.ndim == dlosses.ndim == 2
+            fits = fits and self._fill(y, raw, losses, dlosses)
+        except Exception as error:  # no arrays, or such as Numba has no type for
+            raise self._refusal(y, raw) from error
+        if not fits:
+            raise self._refusal(y, raw)
+
+    def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
+        """Whether the arrays fit together; only then they are filled."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _refusal(self, y: Any, raw: Any, *weights: Any) -> Exception:
+        """Why these arrays are not taken."""
+        given = [np.asarray(values) for values in (y, raw, *weights)]
+        kinds = "".join(values.dtype.kind for values in given)
+        several = isinstance(self, Multinomial)
+        numbers = set(kinds) <= set("biuf") and not (several and kinds[0] not in "iu")
+        labels = " of integers in [0, n_outputs)" if several else ""
+        return (ValueError if numbers else TypeError)(
+            f"{self!r} takes arrays of numbers: y of shape (n,){labels}, raw predictions of shape "
+            f"(n, {'n_outputs' if several else 1}), and weights or losses of shape (n,); but given "
+            f"were {', '.join(f'{values.dtype} of shape {values.shape}' for values in given)}."
+        )
+
+    def _require_rows(self, y: Array, raw: Matrix, q: Vector) -> None:
+        """An error where the arrays are of different numbers of rows."""
+        if not (y.ndim == 1 and raw.ndim == 2 and y.shape == q.shape and len(raw) == len(y)):
+            raise self._refusal(y, raw, q)
+
+
+class _SingleOutput(_Compiled):
+    def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
+        return _kernels().single_output(self.code, self.parameter, y, raw, losses, dlosses)
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
-        from drago.kernels.losses import second_single_output
+        if y.ndim != 1 or raw.shape != (y.size, 1):
+            raise self._refusal(y, raw)
+        return _kernels().second_single_output(self.code, self.parameter, y, raw)
 
-        return second_single_output(self.code, self.parameter, y, raw)
+
+class _Regression(_SingleOutput):
+    def check_target(self, y: Any, n: int) -> Array:
+        y = check_vector("y", y, n)
+        if sum_of_squares(y) < LEAST_SQUARE * n:
+            require_target_scale(float(np.abs(y).max()))
+        return y
 
 
 def _shrink_heavier(slopes: Vector, q: Vector) -> tuple[Vector, Vector]:
@@ -100,18 +177,19 @@ def _shrink_heavier(slopes: Vector, q: Vector) -> tuple[Vector, Vector]:
     return slopes * scale, scale
 
 
-class Squared(_SingleOutput):
+class Squared(_Regression):
     """``1/2 (z - y)^2``."""
 
-    name, code, curvature, lipschitz = "squared", 0, 1.0, np.inf
+    name, code, curvature, concordance = "squared", 0, 1.0, 0.0
 
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        self._require_rows(y, raw, q)
         residual = raw[:, 0] - y
         mean = np.dot(q, residual) / q.sum()
         return (residual - mean)[:, None], np.full(y.shape[0], 0.5 * mean * mean)
 
 
-class Huber(_SingleOutput):
+class Huber(_Regression):
     """``1/2 r^2`` for ``|r| <= delta``, ``delta (|r| - delta/2)`` beyond.
 
     Parameters
@@ -134,6 +212,7 @@ class Huber(_SingleOutput):
         return self.delta
 
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        self._require_rows(y, raw, q)
         r = raw[:, 0] - y
         slopes = np.clip(r, -self.delta, self.delta)
         alpha, _ = _shrink_heavier(slopes, q)
@@ -146,7 +225,8 @@ class Huber(_SingleOutput):
 class Logistic(_SingleOutput):
     """``log(1 + exp(-z))`` for y = 1, ``log(1 + exp(z))`` for y = 0."""
 
-    name, code, curvature, lipschitz = "logistic", 2, 0.25, 1.0
+    name, code = "logistic", 2
+    curvature, lipschitz, concordance = 0.25, 1.0, 1.0
 
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)
@@ -159,6 +239,7 @@ class Logistic(_SingleOutput):
         return y
 
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        self._require_rows(y, raw, q)
         losses, dlosses = self.evaluate(y, raw)
         alpha, scale = _shrink_heavier(dlosses[:, 0], q)
         a = np.abs(alpha)
@@ -170,7 +251,7 @@ class Logistic(_SingleOutput):
         return alpha[:, None], np.maximum(young, 0.0)
 
 
-class Multinomial(Loss):
+class Multinomial(_Compiled):
     """``log sum_c exp(z_c) - z_y``."""
 
     name, code, curvature, lipschitz = "multinomial", 3, 0.5, float(np.sqrt(2.0))
@@ -192,17 +273,18 @@ class Multinomial(Loss):
     def n_outputs(self, y: Array) -> int:
         return int(y.max()) + 1
 
-    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
-        from drago.kernels.losses import multinomial
-
-        multinomial(y, raw, losses, dlosses)
+    def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
+        return _kernels().multinomial(y, raw, losses, dlosses)
 
     def probabilities(self, raw: Matrix) -> Matrix:
         """Softmax of each row."""
+        if np.ndim(raw) != 2:
+            raise ValueError(f"raw must have shape (n, n_outputs), but has shape {np.shape(raw)}.")
         e = np.exp(raw - raw.max(axis=1, keepdims=True))
         return e / e.sum(axis=1, keepdims=True)
 
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+        self._require_rows(y, raw, q)
         mass = np.bincount(y, weights=q, minlength=raw.shape[1])
         there = mass > 0
         inside = raw[:, there]
@@ -258,9 +340,6 @@ class UserLoss(Loss):
                 f"but returned {losses.shape} and {dlosses.shape}."
             )
         return losses, dlosses.reshape(raw.shape)
-
-    def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
-        losses[:], dlosses[:] = self.evaluate(y, raw)
 
 
 _BY_NAME: dict[str, type[Loss]] = {

@@ -227,11 +227,11 @@ class Passes:
 
     def violation(self, q: Any) -> float:
         """How far weights are from the set, in mass."""
-        return self.uncertainty.violation(q, self.p, self.groups)
+        return self.uncertainty._violation(q, self.p, self.groups)
 
     def distance(self, q: Any) -> float:
         """``D(q || p)``."""
-        return self.divergence.value(q, self.p)
+        return self.divergence._value(q, self.p)
 
     def primal(self, w: Matrix, losses: Any, q: Any) -> float:
         """``sum q l - nu D(q || p) + (mu/2) ||w||^2``."""

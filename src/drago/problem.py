@@ -32,7 +32,7 @@ from drago._validation import (
 )
 from drago.constraints import as_constraint
 from drago.divergences import Divergence
-from drago.losses import Logistic, Multinomial, Squared, UserLoss, as_loss
+from drago.losses import Logistic, Multinomial, Squared, as_loss
 from drago.passes import Evaluation as Evaluation
 from drago.passes import Passes
 from drago.uncertainty import CVaR, Grouped, as_uncertainty
@@ -184,6 +184,16 @@ class DROProblem(Passes):
             )
         super().__setattr__(name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle is made of; what was computed from it is computed again."""
+        kept = {name: self.__dict__.get(name) for name in self._KEPT}
+        return kept if self._kept is None else {**kept, "_kept": self._kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            self.__dict__[name] = locked(value) if _is_array(value) else value
+        self.__dict__["_frozen"] = True
+
     def __repr__(self) -> str:
         return (
             f"DROProblem({self.n_samples} x {self.n_features}, loss={self.loss.name!r}, "
@@ -219,7 +229,7 @@ class DROProblem(Passes):
         The squared loss has none on all of space; there the bound is over the level set of the
         starting point, ``(mu/2) ||w||^2 <= P(0)``, and infinite when mu = 0.
         """
-        if np.isfinite(self.loss.lipschitz) or not hasattr(self.loss, "code"):
+        if np.isfinite(self.loss.lipschitz) or not isinstance(self.loss, Squared):
             longest = float(self.row_norms.max())
             return self.loss.lipschitz * longest if longest > 0 else 0.0
         value, b = self.reference
@@ -232,12 +242,12 @@ class DROProblem(Passes):
     @cached_property
     def q_max(self) -> float:
         """The largest weight that the set allows a row."""
-        return self.uncertainty.q_max(self.p, self.groups)
+        return self.uncertainty._q_max(self.p, self.groups)
 
     @cached_property
     def kappa_q(self) -> float:
         """The largest ``q_i / p_i`` that the set allows."""
-        return self.uncertainty.kappa_q(self.p, self.groups)
+        return float(self.uncertainty._max_ratios(self.p, self.groups).max())
 
     def smoothing(self, error: float) -> float:
         """A shift cost that lowers the maximum over q by at most `error`.
@@ -303,6 +313,11 @@ class DROProblem(Passes):
 
     def on_all_rows(self, weights: Vector) -> Vector:
         """Weights of the problem's rows as weights of all rows that were given."""
+        if np.shape(weights) != (self.n_samples,):
+            raise ValueError(
+                f"weights must have one entry per row of positive weight, shape "
+                f"({self.n_samples},), but has shape {np.shape(weights)}."
+            )
         if self._kept is None:
             return weights
         out = np.zeros(self._kept.size)
@@ -383,10 +398,7 @@ class DROProblem(Passes):
         other = object.__new__(type(self))
         other.__dict__.update({key: self.__dict__.get(key) for key in self._KEPT})
         # Locked like the original: to Numba a read-only array is another type, compiled anew.
-        for key, value in changes.items():
-            array = isinstance(value, np.ndarray) or hasattr(value, "indptr")
-            other.__dict__[key] = locked(value) if array else value
-        other.__dict__["_frozen"] = True
+        other.__setstate__(changes)
         return other
 
     def take(self, rows: Array) -> DROProblem:
@@ -407,10 +419,15 @@ class DROProblem(Passes):
             y=y.astype(self.y.dtype),
             p=np.full(n, 1.0 / n),
             groups=None if self.groups is None else np.arange(n) % 2,
-            loss=Squared() if isinstance(self.loss, UserLoss) else self.loss,
-            n_outputs=1 if isinstance(self.loss, UserLoss) else k,
+            loss=self.loss if self.loss.has_kernels else Squared(),
+            n_outputs=k if self.loss.has_kernels else 1,
             uncertainty=CVaR(1.0) if self.uncertainty.is_users else self.uncertainty,
         )
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array or a CSR matrix, not a tensor or a number."""
+    return isinstance(value, np.ndarray) or hasattr(value, "indptr")
 
 
 def check_problem(problem: Any) -> DROProblem:

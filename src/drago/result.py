@@ -55,6 +55,10 @@ class History:
     def __len__(self) -> int:
         return len(self.records)
 
+    def __repr__(self) -> str:
+        last = f", the last of rel_gap={self.records[-1].rel_gap:.2g}" if self.records else ""
+        return f"History({len(self)} certificates{last})"
+
     def __getattr__(self, name: str) -> Vector:
         if name.startswith("_") or name not in Record.__dataclass_fields__:
             raise AttributeError(f"a History has the columns {list(Record.__dataclass_fields__)}.")

@@ -19,6 +19,8 @@ from drago._validation import (
     check_number,
     check_option,
     check_sample_weight,
+    check_vector,
+    refuse_masked,
     shown,
 )
 from drago.losses import as_loss
@@ -35,6 +37,7 @@ def tail_mean(losses: Vector, p: Vector, tail_fraction: float) -> float:
 def worst_group_mean(losses: Vector, p: Vector, groups: Any) -> float:
     """The mean loss of the group that has the largest one."""
     codes = check_groups(groups, losses.size)
+    p = check_vector("p", p, losses.size)
     return float((np.bincount(codes, weights=p * losses) / np.bincount(codes, weights=p)).max())
 
 
@@ -158,18 +161,21 @@ def row_losses(
     estimator: Any, X: Any, y: Any, loss: str | Callable[..., Any] | Any = "auto"
 ) -> Vector:
     """The loss of each row under any scikit-learn estimator."""
-    y = np.asarray(y).reshape(-1)
+    refuse_masked("X", X)
+    refuse_masked("y", y)
     if isinstance(loss, str) and loss == "zero_one":
-        return (np.asarray(estimator.predict(X)).reshape(-1) != y).astype(np.float64)
+        labels = np.asarray(estimator.predict(X)).reshape(-1)
+        return (labels != _target(y, labels.size)).astype(np.float64)
     if not is_classifier(estimator):
         prediction = np.asarray(estimator.predict(X), dtype=np.float64).reshape(-1, 1)
         wanted = as_loss("squared" if isinstance(loss, str) and loss == "auto" else loss)
-        return wanted.evaluate(y.astype(np.float64), np.ascontiguousarray(prediction))[0]
+        return wanted.evaluate(check_vector("y", y, len(prediction)), prediction)[0]
     if not (isinstance(loss, str) and loss == "auto"):
         raise ValueError(
             f"loss must be 'auto' or 'zero_one' for a classifier, but {shown(loss)} was given."
         )
     classes = np.asarray(estimator.classes_)
+    y = _target(y, X.shape[0] if hasattr(X, "shape") else len(X))
     place = np.minimum(np.searchsorted(classes, y), classes.size - 1)
     if (classes[place] != y).any():
         unknown = y[classes[place] != y].tolist()[0]
@@ -190,3 +196,13 @@ def row_losses(
         f"{type(estimator).__name__} knows no probabilities for the log loss; use "
         "loss='zero_one', or CalibratedClassifierCV."
     )
+
+
+def _target(y: Any, n: int) -> npt.NDArray[Any]:
+    """The labels of `n` rows."""
+    labels = np.asarray(y)
+    if labels.shape not in ((n,), (n, 1)):
+        raise ValueError(
+            f"y must have one entry for each of the {n} rows of X, but has shape {labels.shape}."
+        )
+    return labels.reshape(-1)

@@ -293,3 +293,52 @@ def test_worst_group_mean_is_weighted():
     losses, p = np.array([1.0, 3.0, 2.0]), np.array([0.5, 0.25, 0.25])
     assert worst_group_mean(losses, p, ["a", "a", "b"]) == 2.0
     assert worst_group_mean(losses, p, ["a", "b", "b"]) == 2.5
+
+
+# ------------------------------------------------------------------------- splits of one's own
+
+
+def halves(n, kind):
+    """Two folds: the even rows and the odd ones, in the ways that scikit-learn takes them."""
+    even, odd = np.arange(0, n, 2), np.arange(1, n, 2)
+    pairs = [(even, odd), (odd, even)]
+    if kind == "lists":
+        return [(train.tolist(), test.tolist()) for train, test in pairs]
+    if kind == "masks":
+        return [tuple(np.isin(np.arange(n), rows) for rows in pair) for pair in pairs]
+    return (pair for pair in pairs) if kind == "generator" else pairs
+
+
+@pytest.mark.parametrize("kind", ["arrays", "lists", "masks", "generator"])
+@pytest.mark.parametrize("task", ["regression", "two"])
+def test_splits_may_be_given(task, kind):
+    X, y = data(task, n=60)
+    settings = {"tail_fractions": (1.0, 0.3), "l2_regs": 0.1}
+    expected = CHOOSING[task](**settings, cv=halves(len(y), "arrays")).fit(X, y)
+    model = CHOOSING[task](**settings, cv=halves(len(y), kind)).fit(X, y)
+    np.testing.assert_array_equal(model.cv_results_["loss"], expected.cv_results_["loss"])
+    assert model.cv_results_["loss"].shape == (2, 2)
+    if kind == "generator":  # it gives its splits once
+        with pytest.raises(ValueError, match=r"gives no splits; .*a generator gives them once"):
+            model.fit(X, y)
+        assert model.best_params_ == expected.best_params_  # the model is still there
+
+
+@pytest.mark.parametrize(
+    ("cv", "what"),
+    [
+        ([], r"cv=\[\] gives no splits"),
+        ([([0, 1, 2], [])], "at least one of each"),
+        ([([], [0, 1])], "at least one of each"),
+        ([([0.5, 1.0], [2])], "by their numbers"),
+        ([([[0, 1]], [2])], "by their numbers"),
+        ([(["a"], [2])], "by their numbers"),
+        ([([0, 1, 2], [10**6])], "rows up to 1000000, but there are"),
+        ([(np.ones(3, bool), [0])], "by their numbers"),
+    ],
+)
+@pytest.mark.parametrize("task", ["regression", "two"])
+def test_splits_that_are_none_are_named(task, cv, what):
+    X, y = data(task, n=60)
+    with pytest.raises(ValueError, match=what):
+        CHOOSING[task](cv=cv).fit(X, y)

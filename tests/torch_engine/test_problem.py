@@ -46,6 +46,25 @@ def close(found, expected, tolerance=1e-12):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * size)
 
 
+def test_a_problem_on_tensors_can_be_copied_and_pickled():
+    import copy
+    import pickle
+
+    problem = TensorProblem.of(make("squared"), "cpu")
+    w, b = point(problem)
+    value = float(problem.evaluate(w, b).losses.sum())
+    for other in (
+        copy.copy(problem),
+        copy.deepcopy(problem),
+        pickle.loads(pickle.dumps(problem)),
+    ):
+        assert float(other.evaluate(w, b).losses.sum()) == value
+        assert other.reference[0] == problem.reference[0]
+        assert drago.solve(other).primal == drago.solve(problem).primal
+        with pytest.raises(AttributeError, match="does not change"):
+            other.mu = 1.0
+
+
 # ------------------------------------------------------------------------------- the parts
 
 

@@ -23,6 +23,7 @@ from drago._validation import (
     check_integer,
     check_number,
     check_sample_weight,
+    refuse_masked,
     shown,
 )
 from drago.estimators.callbacks import CallbackSupport, Task
@@ -125,6 +126,8 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             raise
 
     def _check_data(self, X: Any, y: Any, **options: Any) -> tuple[Any, Array]:
+        refuse_masked("X", X)
+        refuse_masked("y", y)
         shape = np.asarray(y).shape
         if len(shape) == 2 and shape[1] > 1:
             kind = "Regressor" if isinstance(self, RegressorMixin) else "Classifier"
@@ -215,6 +218,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     def _raw_prediction(self, X: Any) -> Matrix:
         """Raw predictions in the dtype of X and the coefficients, shape (n, n_outputs)."""
         check_is_fitted(self)
+        refuse_masked("X", X)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         raw = safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True)
         return raw + self.intercept_
@@ -222,8 +226,9 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     def losses(self, X: Any, y: Any) -> Vector:
         """The loss of each row, the one that was fitted; shape (n,)."""
         raw = np.ascontiguousarray(self._raw_prediction(X), dtype=np.float64)
+        refuse_masked("y", y)
         shape = np.shape(y)
-        if shape[:1] != raw.shape[:1] or np.size(y) != raw.shape[0]:
+        if shape not in ((len(raw),), (len(raw), 1)):
             raise ValueError(
                 f"y must have one entry for each of the {raw.shape[0]} rows of X, but has shape "
                 f"{shape}."

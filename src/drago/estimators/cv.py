@@ -11,7 +11,13 @@ from sklearn.base import is_classifier
 from sklearn.model_selection import check_cv
 from sklearn.utils.metadata_routing import get_routing_for_object
 
-from drago._validation import check_groups, check_number, check_option, check_sample_weight
+from drago._validation import (
+    check_groups,
+    check_number,
+    check_option,
+    check_sample_weight,
+    shown,
+)
 from drago.estimators.base import Array, Vector
 from drago.estimators.classifier import DROClassifier
 from drago.estimators.path import levels_of, robust_path, with_tail
@@ -88,7 +94,15 @@ class _ChosenByCV:
         splitter = check_cv(self.cv, y, classifier=classifies)
         # Those that do not look at groups warn when they are given some.
         looks = get_routing_for_object(splitter).consumes("split", ["groups"])
-        folds = splitter.split(X, y, groups if looks else None)
+        folds = [
+            (_fold(train, n), _fold(test, n))
+            for train, test in splitter.split(X, y, groups if looks else None)
+        ]
+        if not folds:
+            raise ValueError(
+                f"cv={shown(self.cv)} gives no splits; give a number of folds, a splitter, or "
+                "pairs of training and test rows (a generator gives them once)."
+            )
         columns = Parallel(n_jobs=self.n_jobs)(
             delayed(_held_out)(
                 X, codes, weight, judged, groups, by, train, test, settings, criterion, tail
@@ -109,6 +123,21 @@ class _ChosenByCV:
         }
         self.best_index_ = int(np.argmin(self.cv_results_["mean_loss"]))
         self.best_params_ = self.cv_results_["params"][self.best_index_]
+
+
+def _fold(rows: Any, n: int) -> Array:
+    """The numbers of a fold's rows, which may be given as a list or a mask."""
+    found = np.asarray(rows)
+    if found.dtype == bool and found.shape == (n,):
+        return np.flatnonzero(found)
+    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+        raise ValueError(
+            "cv must give pairs of training and test rows, at least one of each, by their numbers, "
+            f"but gives {shown(rows)}."
+        )
+    if found.min() < -n or found.max() >= n:
+        raise ValueError(f"cv gives rows up to {found.max()}, but there are {n} of them.")
+    return found
 
 
 def _held_out(

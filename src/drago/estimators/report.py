@@ -13,6 +13,9 @@ from drago.scorers import tail_mean
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 
+# Groups that are printed, the worst-off ones.
+_SHOWN = 20
+
 
 @dataclass(frozen=True)
 class WorstCaseReport:
@@ -62,7 +65,9 @@ class WorstCaseReport:
             *_table(self.rows),
         ]
         if self.groups:
-            lines += ["", *_table(self.groups)]
+            lines += ["", *_table({name: column[:_SHOWN] for name, column in self.groups.items()})]
+            more = len(self.groups["group"]) - _SHOWN
+            lines += [f"and {more} more groups"] if more > 0 else []
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
 """Losses and their derivatives with respect to the raw prediction, by loss code.
 
 Each function fills ``losses`` (n) and ``dlosses`` (n x outputs) in one pass over ``raw``
-(n x outputs); its name is the loss's. `second` gives the weights of the Hessian.
+(n x outputs); its name is the loss's. `second` gives the weights of the Hessian. A code that no
+single-output loss has gives NaN.
 """
 
 import math
@@ -26,7 +27,9 @@ def one_single_output(code, parameter, y, z):
         if r < -parameter:
             return parameter * (-r - 0.5 * parameter), -parameter
         return 0.5 * r * r, r
-    # Logistic, y in {0, 1}: log(1 + exp(-m)) with the margin m = +-z.
+    if code != LOGISTIC:
+        return math.nan, math.nan
+    # y in {0, 1}: log(1 + exp(-m)) with the margin m = +-z.
     m = z if y > 0.5 else -z
     if m > 0:
         e = math.exp(-m)
@@ -41,8 +44,13 @@ def one_single_output(code, parameter, y, z):
 
 @jit(error_model="numpy")
 def single_output(code, parameter, y, raw, losses, dlosses):
-    for i in range(y.shape[0]):
+    """Whether the arrays fit together; only then they are filled."""
+    n = y.shape[0]
+    if raw.shape != (n, 1) or losses.shape != (n,) or dlosses.shape != (n, 1):
+        return False
+    for i in range(n):
         losses[i], dlosses[i, 0] = one_single_output(code, parameter, y[i], raw[i, 0])
+    return True
 
 
 @jit(error_model="numpy", **LEAN)
@@ -77,9 +85,18 @@ def one_multinomial(label, raw, slopes):
 
 @jit(error_model="numpy")
 def multinomial(y, raw, losses, dlosses):
-    """Softmax cross-entropy; ``dlosses`` is softmax minus one-hot."""
-    for i in range(y.shape[0]):
+    """Softmax cross-entropy; ``dlosses`` is softmax minus one-hot.
+
+    Returns whether the arrays fit together and each label is the number of an output.
+    """
+    n, k = raw.shape
+    if y.shape[0] != n or losses.shape != (n,) or dlosses.shape != (n, k):
+        return False
+    for i in range(n):
+        if not 0 <= y[i] < k:
+            return False
         losses[i] = one_multinomial(y[i], raw[i], dlosses[i])
+    return True
 
 
 @jit(error_model="numpy")
@@ -89,6 +106,8 @@ def one_second(code, parameter, y, z):
         return 1.0
     if code == HUBER:
         return 1.0 if abs(z - y) <= parameter else 0.0
+    if code != LOGISTIC:
+        return math.nan
     e = math.exp(-abs(z))
     return e / ((1.0 + e) * (1.0 + e))
 

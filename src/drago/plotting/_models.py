@@ -40,6 +40,17 @@ def unwrap(model: Any, X: Any = None) -> tuple[Any, Any]:
     return model, X
 
 
+def curves(**columns: Any) -> list[Vector]:
+    """The columns of a curve as vectors of one length; entries may be infinite."""
+    found = [np.asarray(numeric(name, values), np.float64) for name, values in columns.items()]
+    if any(column.ndim != 1 or column.size != found[0].size for column in found):
+        raise ValueError(
+            f"{', '.join(columns)} must be vectors of one length, but have the shapes "
+            f"{', '.join(str(column.shape) for column in found)}."
+        )
+    return found
+
+
 def nominal(losses: Any, sample_weight: Any = None) -> tuple[Vector, Vector, Any]:
     """Losses and nominal weights of the rows of positive weight, and which rows these are."""
     size = numeric("losses", losses).size

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from drago._validation import check_number, check_option
 from drago.plotting._axes import REFERENCE, add_legend, axes_for, is_drawn, power_of_ten, styled
-from drago.plotting._models import unwrap
+from drago.plotting._models import curves, unwrap
 from drago.result import SolverResult
 
 Vector = npt.NDArray[np.float64]
@@ -65,9 +65,9 @@ class ConvergenceDisplay:
         tol: float | None = None,
         name: str | None = None,
     ) -> None:
-        self.passes = np.asarray(passes, dtype=np.float64)
-        self.seconds = np.asarray(seconds, dtype=np.float64)
-        self.rel_gap = np.asarray(rel_gap, dtype=np.float64)
+        self.passes, self.seconds, self.rel_gap = curves(
+            passes=passes, seconds=seconds, rel_gap=rel_gap
+        )
         self.tol = tol
         self.name = name
 

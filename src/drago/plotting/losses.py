@@ -8,7 +8,7 @@ import numpy as np
 
 from drago._validation import check_number, numeric
 from drago.plotting._axes import BEHIND, PALE, add_legend, axes_for, styled
-from drago.plotting._models import Vector, name_of, nominal, tail_of, unwrap
+from drago.plotting._models import Vector, curves, name_of, nominal, tail_of, unwrap
 
 # Tail fractions at which the tail risk is drawn, unless others are given.
 _LEVELS = (0.01, 1.0, 200)
@@ -66,8 +66,7 @@ class SortedLossDisplay:
         tail_fraction: float | None = None,
         name: str | None = None,
     ) -> None:
-        self.share = np.asarray(share, dtype=np.float64)
-        self.losses = np.asarray(losses, dtype=np.float64)
+        self.share, self.losses = curves(share=share, losses=losses)
         self.tail_fraction = tail_fraction
         self.name = name
 
@@ -235,8 +234,7 @@ class TailRiskDisplay:
     figure_: Any
 
     def __init__(self, *, levels: Any, risks: Any, name: str | None = None) -> None:
-        self.levels = np.asarray(levels, dtype=np.float64)
-        self.risks = np.asarray(risks, dtype=np.float64)
+        self.levels, self.risks = curves(levels=levels, risks=risks)
         self.name = name
 
     @classmethod
@@ -316,7 +314,8 @@ class TailRiskDisplay:
             # Below one row there is nothing but the largest loss.
             levels = np.geomspace(high, min(max(low, 1.0 / losses.size), 0.5), count)
         else:
-            levels = np.sort(numeric("levels", levels).astype(np.float64).reshape(-1))[::-1]
+            (levels,) = curves(levels=np.atleast_1d(numeric("levels", levels)))
+            levels = np.sort(levels)[::-1]
             if not (levels.size and levels[0] <= 1 and levels[-1] > 0):
                 raise ValueError(f"levels must be numbers in (0, 1], but {levels} was given.")
         display = cls(levels=levels, risks=tail_means(losses, p, levels), name=name)

@@ -156,9 +156,10 @@ class SimplexDisplay:
         if shift_costs is None:
             spread = float(losses.max() - losses.min()) or 1.0
             shift_costs = spread * 2.0 ** np.arange(2, -3, -1)
-        shift_costs = np.sort(np.atleast_1d(np.asarray(shift_costs, dtype=np.float64)))[::-1]
-        for cost in shift_costs:
-            check_number("shift_costs", float(cost), low=0, open_low=True)
+        count = max(np.size(shift_costs), 1)
+        shift_costs = check_vector("shift_costs", np.atleast_1d(shift_costs), count, what="cost")
+        shift_costs = np.sort(shift_costs)[::-1]
+        check_number("shift_costs", float(shift_costs[-1]), low=0, open_low=True)
 
         def best(u: Vector, cost: float) -> Vector:
             return uncertainty.worst_case(u, cost, divergence, p)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from drago._validation import check_number, check_vector
 from drago.plotting._axes import add_legend, axes_for, level_line, styled
-from drago.plotting._models import cap_of, name_of, nominal, unwrap
+from drago.plotting._models import cap_of, curves, name_of, nominal, unwrap
 
 # Points from which on a vector graphic would be slow to show.
 _MANY = 5000
@@ -50,8 +48,7 @@ class WeightsDisplay:
     def __init__(
         self, *, losses: Any, times: Any, cap: float | None = None, name: str | None = None
     ) -> None:
-        self.losses = np.asarray(losses, dtype=np.float64)
-        self.times = np.asarray(times, dtype=np.float64)
+        self.losses, self.times = curves(losses=losses, times=times)
         self.cap = cap
         self.name = name
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from drago._validation import check_integer, check_number, check_option
 from drago.bounds import gradient
 from drago.constraints import Everything
-from drago.losses import UserLoss
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.solvers.base import Iterate, Loop
 from drago.uncertainty import CVaR, Grouped, Simplex
@@ -46,7 +45,7 @@ def _check_step(step_size: float | str) -> None:
 
 
 def _check_common(name: str, problem: DROProblem) -> None:
-    if isinstance(problem.loss, UserLoss) or problem.uncertainty.is_users:
+    if not problem.loss.has_kernels or problem.uncertainty.is_users:
         raise ValueError(f"solver {name!r} takes built-in losses and sets only.")
     if not isinstance(problem.constraint, Everything):
         raise ValueError(

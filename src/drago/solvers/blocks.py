@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.losses import UserLoss
 from drago.problem import DROProblem
 
 Vector = npt.NDArray[np.float64]
@@ -55,7 +54,7 @@ def deal_out(problem: DROProblem, count: int) -> tuple[int, list[slice]]:
 def has_kernels(problem: DROProblem) -> bool:
     """Whether visits to large data are compiled: for one output and a loss of our own."""
     X, loss = problem.X, problem.loss
-    if problem.is_sparse or problem.n_outputs > 1 or isinstance(loss, UserLoss):
+    if problem.is_sparse or problem.n_outputs > 1 or not loss.has_kernels:
         return False
     return bool(X.flags.c_contiguous) and X.dtype in (np.float64, np.float32)
 
@@ -104,8 +103,8 @@ class Blocks:
         parts = max(1, min(parts, min(sizes) // c))
         self._parts = [self._cut(size, parts) for size in sizes]
         threads = _cores() if n_threads is None else n_threads
-        # A user's Python function holds the interpreter anyway.
-        threads = 1 if isinstance(problem.loss, UserLoss) else min(threads, parts)
+        # A loss without kernels, as a user's function, holds the interpreter anyway.
+        threads = min(threads, parts) if problem.loss.has_kernels else 1
         if threads > 1:
             self._pool = ThreadPoolExecutor(threads)
         if self._copied:

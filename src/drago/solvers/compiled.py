@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from drago.constraints import Everything
-from drago.losses import UserLoss
 from drago.problem import DROProblem
 from drago.uncertainty.capped import CVaR, Simplex
 
@@ -17,6 +16,6 @@ def is_capped_chi2(problem: DROProblem) -> bool:
         and problem.divergence.name == "chi2"
         and not (problem.engine or problem.is_sparse)
         and problem.n_outputs == 1
-        and not isinstance(problem.loss, UserLoss)
+        and problem.loss.has_kernels
         and isinstance(problem.constraint, Everything)
     )

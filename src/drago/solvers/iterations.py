@@ -204,7 +204,7 @@ class Iterations:
         else:
             self.q[:] = self.p if isinstance(q, str) else blocks.gather(q)
         if not (isinstance(q, str) and q == "exact") and self.mirror.size:
-            problem.divergence.mirror(self.q, self.p, out=self.mirror)
+            problem.divergence._mirror(self.q, self.p, out=self.mirror)
         self._fill_aggregate(start)
         self.n_calls += n
         self.visits += n
@@ -417,7 +417,7 @@ class Iterations:
         self._estimator.solve_into(table, nu, exact)
         divergence = self.problem.divergence
         best, value = (
-            float(np.dot(q, table)) - nu * divergence.value(q, self.p) for q in (exact, self.q)
+            float(np.dot(q, table)) - nu * divergence._value(q, self.p) for q in (exact, self.q)
         )
         return best, value
 

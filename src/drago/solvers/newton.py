@@ -91,7 +91,7 @@ class Newton:
                 "solver 'newton' takes built-in losses and sets, and a Box, NonNegative or no "
                 "constraint."
             )
-        if not has_curvature_bound(problem):
+        if not (has_curvature_bound(problem) and math.isfinite(problem.loss.curvature)):
             raise ValueError(f"solver 'newton' does not know the curvature of {problem.loss!r}.")
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
@@ -345,5 +345,5 @@ class _CompiledStage(_Stage):
 
     def mirror(self) -> tuple[Vector, float]:
         q, p = self.run.q, self.problem.p
-        mirror = self.problem.divergence.mirror(q, p)
+        mirror = self.problem.divergence._mirror(q, p)
         return mirror, self.problem.distance(q) - float(np.dot(mirror, q))

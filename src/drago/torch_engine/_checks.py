@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from drago._validation import shown
-from drago.losses import Logistic, Multinomial
+from drago._validation import LEAST_SQUARE, numeric, require_scale, require_target_scale, shown
+from drago.losses import Huber, Logistic, Multinomial, Squared
 from drago.torch_engine.oracles import working_dtype
 
 Array = npt.NDArray[Any]
@@ -55,7 +55,9 @@ def check_features(X: Tensor) -> Tensor:
     X = X.detach()
     if X.dtype not in (torch.float32, torch.float64):
         X = X.to(working_dtype(X.device))
-    _require_finite("X", X)
+    if not bool(torch.isfinite(torch.linalg.vector_norm(X))):
+        _require_finite("X", X)
+        require_scale(float(X.abs().amax()), X.numel())
     return X.contiguous()
 
 
@@ -72,7 +74,10 @@ def _require_finite(name: str, values: Tensor) -> None:
 
 
 def check_vector(name: str, values: Any, n: int, device: torch.device) -> Tensor:
-    vector = torch.as_tensor(values).detach()
+    vector = torch.as_tensor(values if isinstance(values, Tensor) else numeric(name, values))
+    vector = vector.detach()
+    if vector.is_complex():
+        raise ValueError(f"{name} must hold real numbers, but its dtype is {vector.dtype}.")
     if vector.shape == (n, 1):
         vector = vector[:, 0]
     if vector.shape != (n,):
@@ -97,6 +102,8 @@ def check_target(y: Any, n: int, loss: Any, device: torch.device) -> Tensor:
                 "than rows; encode the labels."
             )
         return vector.to(torch.int64)
+    if isinstance(loss, (Squared, Huber)) and float(vector @ vector) < LEAST_SQUARE * n:
+        require_target_scale(float(vector.abs().amax()))
     return vector
 
 

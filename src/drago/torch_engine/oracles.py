@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drago._validation import shown
 from drago.divergences import Divergence
 from drago.torch_engine import search
 from drago.torch_engine._pools import spectral
@@ -49,6 +50,20 @@ _SETS = (CVaR, Simplex, Chi2Ball, KLBall, Extremile, ESRM, Spectrum)
 def working_dtype(device: torch.device) -> torch.dtype:
     """float64 where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _check_rows(**vectors: Tensor | None) -> None:
+    """An error where tensors are no vectors of one length, which they would be broadcast to."""
+    given = {name: values for name, values in vectors.items() if values is not None}
+    for name, values in given.items():
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{name} must be a tensor, but {shown(values)} was given.")
+    shapes = [tuple(values.shape) for values in given.values()]
+    if any(len(shape) != 1 or shape != shapes[0] or shape[0] == 0 for shape in shapes):
+        raise ValueError(
+            f"{', '.join(given)} must be vectors of one length, at least 1, but have the shapes "
+            f"{', '.join(map(str, shapes))}."
+        )
 
 
 class TensorOracle:
@@ -109,6 +124,11 @@ class TensorOracle:
         q : tensor of shape (n,)
             In the dtype of `u`, float32 at least. NaN where `u` is not finite.
         """
+        _check_rows(u=u, p=p, groups=groups)
+        if groups is not None and (groups.is_floating_point() or groups.is_complex()):
+            raise TypeError(
+                f"groups must hold integers, but their dtype is {groups.dtype}; number the groups."
+            )
         out = torch.promote_types(u.dtype, torch.float32)
         q = self.exact_weights(u.to(working_dtype(u.device)), c, p, groups)
         return q.to(out)
@@ -163,6 +183,10 @@ class TensorOracle:
 
     def distance(self, q: Tensor, p: Tensor | None = None) -> Tensor:
         """``D(q || p)``, a tensor of shape (); `p` is uniform by default."""
+        _check_rows(q=q, p=p)
+        return self._distance(q, p)
+
+    def _distance(self, q: Tensor, p: Tensor | None) -> Tensor:
         n = int(q.shape[0])
         p = torch.full_like(q, 1.0 / n) if p is None else p.to(q)
         ratio = torch.where(p > 0, q / torch.where(p > 0, p, 1.0), 1.0)

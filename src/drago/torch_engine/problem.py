@@ -344,12 +344,12 @@ class TensorProblem(DROProblem):
         return given.violation(self.to_host(q), self._host_p, self._host_groups)
 
     def distance(self, q: Any) -> float:
-        return float(self.tensor_oracle.distance(q, self.p))
+        return float(self.tensor_oracle._distance(q, self.p))
 
     def primal(self, w: Matrix, losses: Any, q: Any) -> float:
         value = q @ losses
         if self.nu > 0:
-            value = value - self.nu * self.tensor_oracle.distance(q, self.p)
+            value = value - self.nu * self.tensor_oracle._distance(q, self.p)
         return float(value) + 0.5 * self.mu * float(np.vdot(w, w))
 
     def slope_along(self, q: Any, dlosses: Any, step: Any) -> float:
@@ -408,6 +408,11 @@ class TensorProblem(DROProblem):
         return self.on_device(values)[self.y.to(torch.int64)]
 
     def on_all_rows(self, weights: Any) -> Any:
+        if tuple(weights.shape) != (self.n_samples,):
+            raise ValueError(
+                "weights must have one entry per row of positive weight, shape "
+                f"({self.n_samples},), but has shape {tuple(weights.shape)}."
+            )
         if self._kept is None:
             return weights
         kept = torch.from_numpy(self._kept).to(weights.device)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drago._validation import check_flag, check_number, shown
+from drago._validation import check_flag, check_number, refuse_masked, shown
 from drago.divergences import Divergence
 from drago.torch_engine._gather import gather
 from drago.torch_engine.oracles import TensorOracle, working_dtype
@@ -217,7 +217,7 @@ class RobustLoss(nn.Module):
             u = torch.where(weight > 0, u, 0.0)
         value = (q * u).sum()
         if self.shift_cost > 0:
-            value = value - self.shift_cost * self.oracle.distance(q, p)
+            value = value - self.shift_cost * self.oracle._distance(q, p)
         return value, q
 
 
@@ -239,6 +239,7 @@ def _check_losses(losses: Tensor) -> int:
 
 def _column(name: str, given: Any, losses: Tensor) -> Tensor:
     """One entry per sample, on the device of the losses."""
+    refuse_masked(name, given)
     column = torch.as_tensor(given, device=losses.device).detach()
     n = int(losses.shape[0])
     if tuple(column.shape) not in ((n,), (n, 1)):
@@ -246,6 +247,8 @@ def _column(name: str, given: Any, losses: Tensor) -> Tensor:
             f"{name} must have one entry per sample, shape ({n},), but has shape "
             f"{tuple(column.shape)}."
         )
+    if name == "sample_weight" and column.is_complex():
+        raise TypeError(f"sample_weight must hold real numbers, but its dtype is {column.dtype}.")
     if name == "groups":
         if column.is_floating_point() or column.is_complex():
             raise TypeError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from drago._validation import check_number
 from drago.divergences import Divergence, as_divergence
-from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector, price
+from drago.uncertainty.base import DualOracle, Response, UncertaintySet, Vector, price
 
 # Spreads of losses that the oracle takes as they are.
 _SCALE = (1e-100, 1e100)
@@ -30,7 +30,7 @@ class _Ball(UncertaintySet):
         return BallOracle(self, divergence, p, self.radius)
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        return as_divergence(self.own_divergence).value(q, p) - self.radius
+        return as_divergence(self.own_divergence)._value(q, p) - self.radius
 
 
 class Chi2Ball(_Ball):
@@ -46,7 +46,7 @@ class Chi2Ball(_Ball):
     def __init__(self, radius: float = 1.0) -> None:
         super().__init__(radius)
 
-    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         return np.minimum(p + np.sqrt(2.0 * self.radius * p * np.maximum(1.0 - p, 0.0)), 1.0) / p
 
 
@@ -63,7 +63,7 @@ class KLBall(_Ball):
     def __init__(self, radius: float = 0.5) -> None:
         super().__init__(radius)
 
-    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         # The largest x of a row of mass a solves
         # a x log x + (1 - a x) log((1 - a x) / (1 - a)) = radius.
         mass, back = np.unique(p, return_inverse=True)
@@ -89,7 +89,7 @@ class BallOracle(DualOracle):
         self._start = np.nan
         self._effective = np.nan
 
-    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
+    def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         from drago.kernels.dual_balls import chi2_ball, kl_ball
 
         spread = float(u.max() - u.min())
@@ -106,9 +106,7 @@ class BallOracle(DualOracle):
                 self._mirror(q, mirror)
         self._effective, self._start = out
 
-    def response(
-        self, u: Vector, c: float, q: Vector | None = None
-    ) -> tuple[Vector, Response | None]:
+    def _respond(self, u: Vector, c: float, q: Vector | None) -> tuple[Vector, Response | None]:
         q = self.weights(u, c)
         effective = self._effective
         if not 0 < effective < np.inf:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_nominal, check_number, check_vector
+from drago._validation import check_groups, check_nominal, check_number, check_vector
 from drago.divergences import TINY, Divergence, as_divergence
 
 Vector = npt.NDArray[np.float64]
@@ -110,6 +110,7 @@ class DualOracle:
             The weights and their own mirror coordinate, ``q/p`` or ``log(q/p)``; the latter stays
             finite where a weight underflows.
         """
+        self._require_rows(np.asarray(v), np.asarray(mirror))
         u = v + s * mirror if s > 0 else np.array(v, dtype=np.float64)
         q, after = np.empty_like(u), np.empty_like(u)
         self.solve_into(np.ascontiguousarray(u), float(nu + s), q, after)
@@ -117,6 +118,11 @@ class DualOracle:
 
     def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
         """`weights`, written to `q`; and their mirror coordinate, where it is not empty."""
+        self._require_rows(u, q, mirror if mirror.size else q)
+        self._fill(u, price(c), q, mirror)
+
+    def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
+        """`solve_into` for vectors whose lengths were compared."""
         found = np.asarray(self.uncertainty.worst_case(u, c, self.divergence, self.p), np.float64)
         if found.shape != u.shape or not np.isfinite(found).all():
             good = found.shape == u.shape
@@ -135,6 +141,12 @@ class DualOracle:
 
         Weights `q` that are known already save the search where the derivative needs no more.
         """
+        u = np.ascontiguousarray(u, dtype=np.float64)
+        self._require_rows(u, u if q is None else q)
+        return self._respond(u, price(float(c)), q)
+
+    def _respond(self, u: Vector, c: float, q: Vector | None) -> tuple[Vector, Response | None]:
+        """`response` for vectors whose lengths were compared."""
         return self.weights(u, c) if q is None else q, None
 
     @property
@@ -147,9 +159,19 @@ class DualOracle:
         for name in self._remembered:
             setattr(self, name, float(values[name]))
 
+    def _require_rows(self, *vectors: Vector) -> None:
+        """An error where a vector is not as long as there are rows: kernels would read beyond."""
+        shape = self.p.shape
+        for vector in vectors:
+            if vector.shape != shape:
+                raise ValueError(
+                    f"vectors must have one entry per row, shape {shape}, but one of shape "
+                    f"{vector.shape} was given."
+                )
+
     def _mirror(self, q: Vector, mirror: Vector) -> None:
         if mirror.size:
-            self.divergence.mirror(q, self.p, out=mirror)
+            self.divergence._mirror(q, self.p, out=mirror)
 
     def _rate(self, q: Vector, c: float) -> Vector:
         return (self.p if self.divergence.name == "chi2" else q) / c
@@ -265,20 +287,21 @@ class UncertaintySet:
         -------
         q : array of shape (n,)
         """
-        p = check_nominal(p)
-        u = check_vector("u", u, p.size)
-        return self.oracle(p, divergence).weights(u, check_number("c", c, low=0))
+        oracle = self.oracle(p, divergence)
+        u = check_vector("u", u, oracle.p.size)
+        return oracle.weights(u, check_number("c", c, low=0))
 
     def oracle(
         self,
-        p: Vector,
+        p: npt.ArrayLike,
         divergence: Divergence | str = "auto",
-        groups: Labels | None = None,
+        groups: Any = None,
     ) -> DualOracle:
         """The oracle for the nominal weights `p`."""
         if "_of_problem" not in self.__dict__:
             self._check()
-        return self._oracle(p, self.match(divergence), groups)
+        nominal, labels = _rows(p, groups)
+        return self._oracle(nominal, self.match(divergence), labels)
 
     def match(self, divergence: Divergence | str) -> Divergence:
         """The divergence to use with this set, or a refusal."""
@@ -293,25 +316,43 @@ class UncertaintySet:
     def _oracle(self, p: Vector, divergence: Divergence, groups: Labels | None) -> DualOracle:
         raise NotImplementedError  # pragma: no cover
 
-    def max_ratios(self, p: Vector, groups: Labels | None = None) -> Vector:
+    def max_ratios(self, p: npt.ArrayLike, groups: Any = None) -> Vector:
         """For each row, the largest ``q_i / p_i`` over the set."""
-        raise NotImplementedError  # pragma: no cover
+        return self._max_ratios(*_rows(p, groups))
 
-    def q_max(self, p: Vector, groups: Labels | None = None) -> float:
+    def q_max(self, p: npt.ArrayLike, groups: Any = None) -> float:
         """The largest weight that a row can get."""
-        return float((p * self.max_ratios(p, groups)).max())
+        return self._q_max(*_rows(p, groups))
 
-    def kappa_q(self, p: Vector, groups: Labels | None = None) -> float:
+    def kappa_q(self, p: npt.ArrayLike, groups: Any = None) -> float:
         """The largest ``q_i / p_i``."""
         return float(self.max_ratios(p, groups).max())
 
-    def violation(self, q: Vector, p: Vector, groups: Labels | None = None) -> float:
+    def violation(self, q: npt.ArrayLike, p: npt.ArrayLike, groups: Any = None) -> float:
         """How far `q` is from the set, in mass: the most that a constraint is violated by.
 
         Bounds on single rows count together: a million tiny excesses are not tiny.
         """
+        nominal, labels = _rows(p, groups)
+        return self._violation(check_vector("q", q, nominal.size), nominal, labels)
+
+    # What solvers call: the vectors of a problem were checked at its door.
+
+    def _max_ratios(self, p: Vector, groups: Labels | None) -> Vector:
+        raise NotImplementedError  # pragma: no cover
+
+    def _q_max(self, p: Vector, groups: Labels | None) -> float:
+        return float((p * self._max_ratios(p, groups)).max())
+
+    def _violation(self, q: Vector, p: Vector, groups: Labels | None) -> float:
         lacking = 0.0 if q.min() >= 0.0 else -float(np.minimum(q, 0.0).sum())
         return max(0.0, abs(float(q.sum()) - 1.0), lacking, self._excess(q, p, groups))
 
     def _excess(self, q: Vector, p: Vector, groups: Labels | None) -> float:
         raise NotImplementedError  # pragma: no cover
+
+
+def _rows(p: npt.ArrayLike, groups: Any) -> tuple[Vector, Labels | None]:
+    """Nominal weights and, where there are some, the groups of as many rows."""
+    nominal = check_nominal(p)
+    return nominal, None if groups is None else check_groups(groups, nominal.size)

@@ -9,7 +9,7 @@ import numpy as np
 
 from drago._validation import check_number
 from drago.divergences import Divergence
-from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector, price
+from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
 
 # Relative distance to the cap below which a weight counts as lying on it.
 _ON_BOUND = 1e-12
@@ -42,7 +42,7 @@ class CVaR(UncertaintySet):
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return CappedOracle(self, divergence, p, 1.0 / self.tail_fraction)
 
-    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         return np.minimum(1.0 / self.tail_fraction, 1.0 / p)
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
@@ -56,7 +56,7 @@ class Simplex(UncertaintySet):
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return CappedOracle(self, divergence, p)
 
-    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         return 1.0 / p
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
@@ -81,8 +81,7 @@ class CappedOracle(DualOracle):
         """The last threshold, worth remembering only on the same problem scale; otherwise NaN."""
         return self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
 
-    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
-        c = price(c)
+    def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         tau, is_chi2 = self.remembered(c), self.divergence.name == "chi2"
         if is_chi2:
             tau = _kernels().capped_chi2(u, self.p, c, self.cap, tau, q)
@@ -93,11 +92,9 @@ class CappedOracle(DualOracle):
             self._mirror(q, mirror)
         self._tau, self._c = tau, c
 
-    def response(
-        self, u: Vector, c: float, q: Vector | None = None
-    ) -> tuple[Vector, Response | None]:
+    def _respond(self, u: Vector, c: float, q: Vector | None) -> tuple[Vector, Response | None]:
         q = self.weights(u, c) if q is None else q
-        if price(c) == 0:
+        if c == 0:
             return q, None
         if self.cap <= 1:
             return q, Response(self._rate(q, c), np.full(q.size, -1))

@@ -73,15 +73,15 @@ class Grouped(UncertaintySet):
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return GroupedOracle(self, divergence, p, self._labels(groups), self._inner)
 
-    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         labels = self._labels(groups)
-        return self._inner.max_ratios(group_sums(labels, p))[labels]
+        return self._inner._max_ratios(group_sums(labels, p), None)[labels]
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
         labels = self._labels(groups)
         mass, r = group_sums(labels, p), group_sums(labels, q)
         spread = float(np.abs(q - p * (r / mass)[labels]).sum())
-        return max(spread, self._inner.violation(r, mass))
+        return max(spread, self._inner._violation(r, mass, None))
 
 
 class GroupedOracle(DualOracle):
@@ -98,7 +98,7 @@ class GroupedOracle(DualOracle):
         super().__init__(uncertainty, divergence, p)
         self.groups = groups
         self.mass = group_sums(groups, p)
-        self.inner: DualOracle = inner.oracle(self.mass / self.mass.sum(), divergence)
+        self.inner: DualOracle = inner._oracle(self.mass / self.mass.sum(), divergence, None)
 
     @property
     def memory(self) -> dict[str, float]:
@@ -112,7 +112,7 @@ class GroupedOracle(DualOracle):
         # From the maximum, so that equal losses give equal means and a constant changes nothing.
         return group_sums(self.groups, self.p * (u - u.max())) / self.mass
 
-    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
+    def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         r = np.empty_like(self.mass)
         inner = np.empty_like(r) if mirror.size else EMPTY
         self.inner.solve_into(self._means(u), c, r, inner)
@@ -120,9 +120,7 @@ class GroupedOracle(DualOracle):
         if mirror.size:
             mirror[:] = inner[self.groups]
 
-    def response(
-        self, u: Vector, c: float, q: Vector | None = None
-    ) -> tuple[Vector, Response | None]:
+    def _respond(self, u: Vector, c: float, q: Vector | None) -> tuple[Vector, Response | None]:
         from scipy.sparse import csr_array
 
         r, inner = self.inner.response(self._means(u), c)

@@ -9,7 +9,7 @@ import numpy as np
 
 from drago._validation import check_number, shown
 from drago.divergences import Divergence
-from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector, price
+from drago.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
 
 
 class SpectralSet(UncertaintySet):
@@ -30,7 +30,7 @@ class SpectralSet(UncertaintySet):
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return SpectralOracle(self, divergence, p)
 
-    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         return self.tail(p) / p
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
@@ -179,6 +179,8 @@ class Spectrum(SpectralSet):
 
 def _upper_ends(p: Vector) -> Vector:
     """Cumulative sums of `p`, the last one exactly 1."""
+    if p.ndim != 1 or p.size == 0:
+        raise ValueError(f"p must be a vector with an entry per row, but has shape {p.shape}.")
     upper = np.cumsum(p)
     return np.minimum(upper / upper[-1], 1.0)
 
@@ -204,7 +206,7 @@ class SpectralOracle(DualOracle):
         self._sigma = uncertainty.masses(p) if self._uniform else None
         self._work: list[Vector] = []
 
-    def solve_into(self, u: Vector, c: float, q: Vector, mirror: Vector = EMPTY) -> None:
+    def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         self._pools(u, c, q, mirror)
 
     def _pools(self, u: Vector, c: float, q: Vector, mirror: Vector) -> tuple[Any, Any]:
@@ -228,7 +230,7 @@ class SpectralOracle(DualOracle):
             p = p[order]
             sigma = self.uncertainty.masses(p)
         has_log = False
-        if price(c) == 0:
+        if c == 0:
             count = spectral_vertex(sorted_u, p, sigma, ratio, first)
         elif self.divergence.name == "chi2":
             count = spectral_chi2(sorted_u, p, sigma, c, ratio, one, two, first)
@@ -243,13 +245,10 @@ class SpectralOracle(DualOracle):
             self._mirror(q, mirror)
         return order, first[:count]
 
-    def response(
-        self, u: Vector, c: float, q: Vector | None = None
-    ) -> tuple[Vector, Response | None]:
-        u = np.ascontiguousarray(u, dtype=np.float64)
+    def _respond(self, u: Vector, c: float, q: Vector | None) -> tuple[Vector, Response | None]:
         q = np.empty_like(u)
-        order, first = self._pools(u, float(c), q, EMPTY)
-        if price(c) == 0:
+        order, first = self._pools(u, c, q, EMPTY)
+        if c == 0:
             return q, None
         starts = np.zeros(u.shape[0], dtype=np.int64)
         starts[first] = 1

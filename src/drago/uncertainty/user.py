@@ -25,7 +25,7 @@ class UserSet(UncertaintySet):
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return DualOracle(self.given, divergence, p)
 
-    def max_ratios(self, p: Vector, groups: Any = None) -> Vector:
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         return np.minimum(float(self.given.q_max(p)), 1.0) / p
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:

@@ -1,0 +1,55 @@
+"""An extra of pyproject.toml is there for something that uses it."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+# What is not imported: commands and plugins, by what calls them; a solver, by who asks for it.
+CALLED = {
+    "ruff": ("Makefile", "ruff check"),
+    "mypy": ("Makefile", "/mypy"),
+    "pytest-xdist": ("Makefile", "pytest -n"),
+    "clarabel": ("tests/reference.py", "cp.CLARABEL"),
+}
+
+
+def names(requirements):
+    return {re.match(r"[\w-]+", requirement)[0] for requirement in requirements}
+
+
+def imported():
+    """Top-level names of the packages that anything in the repository imports."""
+    found = set()
+    for folder in ("src", "tests", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    found.add(node.module)
+                elif isinstance(node, ast.Call) and node.args:
+                    called, first = ast.unparse(node.func), node.args[0]
+                    if called.endswith(("importorskip", "import_module")):
+                        found.add(str(getattr(first, "value", "")))
+    return {name.partition(".")[0] for name in found}
+
+
+def test_every_package_of_an_extra_is_used():
+    found = imported()
+    for extra, requirements in EXTRAS.items():
+        if extra == "all":
+            continue
+        for name in names(requirements):
+            if name in CALLED:
+                file, text = CALLED[name]
+                assert text in (ROOT / file).read_text(), (extra, name)
+            else:
+                assert name in found, (extra, name)
+
+
+def test_all_is_every_extra():
+    inside = re.fullmatch(r"drago\[(.*)\]", EXTRAS["all"][0])[1].split(",")
+    assert set(inside) == set(EXTRAS) - {"all"}
