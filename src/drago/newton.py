@@ -31,12 +31,13 @@ def newton_step(
     """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
 
     ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
-    times its diagonal added, and times what its diagonal could be. None where the weights' response
-    is not known or the constraint is no box.
+    times its diagonal added, and times what its diagonal could be. A box holds the coordinates that
+    are pushed to its sides; in a ball the step is the best one for the quadratic model. None where
+    the weights' response is not known.
     """
     box = problem.constraint.bounds(ev.w.shape)
-    H = None if box is None else hessian(problem, ev, q, oracle)
-    if box is None or H is None:
+    H = hessian(problem, ev, q, oracle)
+    if H is None:
         return None
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
@@ -45,9 +46,10 @@ def newton_step(
         free = multinomial_unknowns(problem)
     slope = g.w + problem.mu * ev.w
     r = np.concatenate([slope, g.b[None, :]]) if problem.fit_intercept else slope
-    held = np.zeros((k, m), dtype=bool)
-    held[:, :d] = (((ev.w <= box[0]) & (slope > 0)) | ((ev.w >= box[1]) & (slope < 0))).T
-    free &= ~held.reshape(-1)
+    if box is not None:
+        held = np.zeros((k, m), dtype=bool)
+        held[:, :d] = (((ev.w <= box[0]) & (slope > 0)) | ((ev.w >= box[1]) & (slope < 0))).T
+        free &= ~held.reshape(-1)
     step = np.zeros(k * m)
     reduced = H[np.ix_(free, free)]
     # Where the rows of weight have no curvature along an intercept, a little must do; with damping,
@@ -59,8 +61,18 @@ def newton_step(
         little[:, :d] = damping * problem.loss.curvature * (q[index] @ problem.rows(index) ** 2)
     extra = (1e-13 + damping) * np.diag(reduced) + little.reshape(-1)[free]
     reduced[np.diag_indices(reduced.shape[0])] += extra
+    flat = r.T.reshape(-1)[free]
     try:
-        step[free] = -np.linalg.solve(reduced, r.T.reshape(-1)[free])
+        if box is None:
+            at = np.zeros((k, m))
+            at[:, :d] = ev.w.T
+            is_coef = np.zeros((k, m), dtype=bool)
+            is_coef[:, :d] = True
+            radius = problem.constraint.radius  # type: ignore[attr-defined]
+            inside = is_coef.reshape(-1)[free]
+            step[free] = _step_in_ball(reduced, flat, at.reshape(-1)[free], inside, radius)
+        else:
+            step[free] = -np.linalg.solve(reduced, flat)
     except np.linalg.LinAlgError:
         return None
     if not np.isfinite(step).all():
@@ -69,6 +81,32 @@ def newton_step(
     dw = np.ascontiguousarray(by_feature[:d])
     db = by_feature[d] if problem.fit_intercept else np.zeros(k)
     return dw, db, problem.raw_prediction(dw, db)
+
+
+def _step_in_ball(
+    H: Matrix, r: Vector, at: Vector, is_coef: npt.NDArray[np.bool_], radius: float
+) -> Vector:
+    """``argmin over s of <r, s> + s'Hs/2`` with ``||w + s||`` at most `radius`, w = `at`.
+
+    ``s = -(H + t E)^-1 (r + t w)`` with E the identity on the coefficients. As t grows from 0, the
+    norm falls to the radius; its inverse is concave in t, so that Newton's method comes from below.
+
+    Parameters
+    ----------
+    is_coef : array of bool
+        Which unknowns the ball is about; `at` is 0 elsewhere.
+    """
+    E, t = is_coef.astype(np.float64), 0.0
+    for _ in range(_SECULAR):
+        shifted = H + np.diag(t * E)
+        step = -np.linalg.solve(shifted, r + t * at)
+        there = np.where(is_coef, at + step, 0.0)
+        norm = float(np.linalg.norm(there))
+        if norm <= radius * (1.0 + _ON_SPHERE):
+            break
+        fall = float(there @ np.linalg.solve(shifted, there))
+        t += (norm / radius - 1.0) * norm * norm / fall
+    return step
 
 
 def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) -> Matrix | None:
@@ -128,6 +166,9 @@ def _several_pools(problem: DROProblem, ev: Evaluation, q: Vector, response: Res
     return H + _restrict(response, index).curvature(Z)
 
 
+# Trials of the multiplier of a ball, and how near to the sphere is on it.
+_SECULAR = 60
+_ON_SPHERE = 1e-12
 # Rows that a metric is taken from: so many, so many a feature.
 _LEAST = 2000
 _ROWS = 600

@@ -420,14 +420,15 @@ def test_no_finish_with_a_step_size_of_ones_own():
     assert result.message.startswith("drago: ")
 
 
-def test_no_method_but_this_stays_in_a_ball():
+def test_newton_steps_finish_in_a_ball():
     problem = make(
-        *data(n=400, d=8), uncertainty=drago.CVaR(0.1), shift_cost=1e-4, constraint=drago.L2Ball(1)
+        *data(n=400, d=8), uncertainty=drago.CVaR(0.1), shift_cost=1e-8, constraint=drago.L2Ball(1)
     )
-    with pytest.raises(ValueError, match="'newton' takes"):
-        drago.solve(problem, drago.Drago(finish="newton"))
-    result = solve(problem, "drago", tol=1e-6)
-    assert "finished" not in result.message
+    for settings in (drago.Drago(), drago.Drago(finish="newton")):
+        result = solve(problem, settings, tol=1e-6)
+        assert "finished by newton" in result.message
+    alone = as_far_as_it_goes(problem, drago.Drago(finish="lbfgs"), tol=1e-6, max_iter=100)
+    assert "finished" not in alone.message
 
 
 # --------------------------------------------------------------------- step sizes and safeguards

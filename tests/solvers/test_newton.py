@@ -396,11 +396,7 @@ def test_what_the_method_is_not_for_is_refused_in_one_sentence():
         def q_max(self, p):
             return float(p.max())
 
-    for kwargs in (
-        {"constraint": drago.L2Ball(1.0)},
-        {"loss": squared},
-        {"uncertainty": Mine()},
-    ):
+    for kwargs in ({"loss": squared}, {"uncertainty": Mine()}):
         problem = drago.DROProblem(X, y, shift_cost=0.1, **kwargs)
         with pytest.raises(ValueError, match=r"^solver 'newton' takes built-in .*\.$"):
             drago.solve(problem, Newton())

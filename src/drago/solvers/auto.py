@@ -64,7 +64,8 @@ _IN_METRIC = LBFGS(metric="auto", progressive=True, memory=40)
 def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     """What "auto" takes for a problem, what goes on where that stalls, and why.
 
-    1. In an `L2Ball`, DRAGO.
+    1. In an `L2Ball`, Newton steps on small data (2^19 entries) with at most 250 unknowns, where
+       they apply; otherwise DRAGO, which has them finish where they are affordable.
     2. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
        wherever a row enters the tail: for a `CVaR` with the chi2 divergence, where they are
        compiled, on small data (2^19 entries; 2^20 without a shift cost), and without a shift cost
@@ -79,7 +80,11 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     4. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
     """
     if not problem.constraint.has_bounds:
-        return Drago(), (), f"auto took drago, for it stays in {problem.constraint!r}; "
+        where = f"because it stays in {problem.constraint!r}; "
+        affordable = Newton.is_affordable(problem)
+        if affordable and problem.n_entries <= SMALL and order(problem) <= _FEW_UNKNOWNS:
+            return Newton(), (Drago(),), f"auto took newton, {where}"
+        return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
     if problem.engine:
         where = "on a device" if problem.is_linear else "for a model that is not linear"
         return _IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "

@@ -383,9 +383,9 @@ class Loop:
         index, rows = self._witnesses
         off = np.abs(rows @ ev.w + ev.b - problem.pick(ev.raw, index))
         # What that makes of the losses, at most.
-        slope = np.abs(problem.pick(ev.dlosses, index))
-        if not isinstance(problem.loss, UserLoss):
-            slope = np.minimum(slope + problem.loss.curvature * off, problem.loss.lipschitz)
+        slope, loss = np.abs(problem.pick(ev.dlosses, index)), problem.loss
+        if math.isfinite(loss.curvature):
+            slope = np.minimum(slope + loss.curvature * off, loss.lipschitz)
         scale = max(abs(problem.reference[0]), float(np.abs(problem.pick(ev.losses, index)).max()))
         return ev if float((slope * off).max()) <= _AGREEMENT * scale else None
 

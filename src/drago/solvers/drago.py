@@ -256,8 +256,12 @@ class _Run:
     ) -> None:
         self.settings, self.problem, self.loop = settings, problem, loop
         self.auto = settings.step_size == "auto"
-        # No other method here knows how to stay in a ball.
-        self.finish = settings.finish if problem.constraint.has_bounds else "none"
+        self.finish = settings.finish
+        if (
+            not problem.constraint.has_bounds
+        ):  # of the others, Newton's method alone stays in a ball
+            wanted = settings.finish in ("auto", "newton")
+            self.finish = "newton" if wanted and Newton.is_affordable(problem) else "none"
         if problem.engine and self.finish == "auto":
             self.finish = "lbfgs"
         self.watch = Watch(np.inf)

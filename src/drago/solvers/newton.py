@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.bounds import curvature_cost, gradient, has_curvature_bound
+from drago.constraints import L2Ball
 from drago.losses import UserLoss
 from drago.newton import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
@@ -86,10 +87,11 @@ class Newton:
         if problem.engine:
             raise ValueError("solver 'newton' works on arrays, but the problem is on tensors.")
         own = problem.uncertainty.is_users or isinstance(problem.loss, UserLoss)
-        if own or not problem.constraint.has_bounds:
+        known = problem.constraint.has_bounds or isinstance(problem.constraint, L2Ball)
+        if own or not known:
             raise ValueError(
-                "solver 'newton' takes built-in losses and sets, and a Box, NonNegative or no "
-                "constraint."
+                "solver 'newton' takes built-in losses and sets, and a Box, NonNegative, L2Ball or "
+                "no constraint."
             )
         if not (has_curvature_bound(problem) and math.isfinite(problem.loss.curvature)):
             raise ValueError(f"solver 'newton' does not know the curvature of {problem.loss!r}.")
