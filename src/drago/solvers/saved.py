@@ -346,8 +346,8 @@ _STEPS: dict[str, Fields] = {
     "SecantSteps": Fields(
         {
             "alpha": _POSITIVE,
-            "largest": _POSITIVE,
-            "boldness": _POSITIVE,
+            "largest": Number(1e-3, 1e3),
+            "boldness": Number(1e-3, 1e3),
             "curvatures": Items(Number(), REMEMBERED),
         }
     ),
