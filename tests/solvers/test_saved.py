@@ -292,6 +292,25 @@ def test_a_point_outside_of_the_constraint_set_is_refused(tmp_path):
         case.resumed()
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("mu = 0", "metric.eigenvalues", 5e-324),
+        ("nu = 0", "metric.basis", 1e300),
+        ("kl", "w", 1e300),
+        ("kl ball", "w", 1e300),
+    ],
+)
+def test_numbers_that_overflow_end_in_an_answer(kind, name, value, tmp_path):
+    """The method diverges, or has no step to take: there is nothing to divide by."""
+    case = Case(kind, tmp_path)
+    array = np.full(case.arrays[f"method.{name}"].shape, value)
+    case.write({**case.arrays, f"method.{name}": array}, case.settings)
+    result = case.resumed()
+    assert result.status in ("stalled", "max_iter", "optimal")
+    case.check(result)
+
+
 if __name__ == "__main__":
     for place, kind in enumerate(sys.argv[3:]):
         attack(kind, sys.argv[1], 7 * place % int(sys.argv[2]), int(sys.argv[2]))
