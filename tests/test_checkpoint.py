@@ -9,6 +9,8 @@ import os
 import pickle
 import random
 import re
+import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -22,6 +24,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from drago import checkpoint
 from drago.checkpoint import CheckpointError, fingerprint, load, save
 
 
@@ -215,6 +218,78 @@ def test_a_stale_link_is_not_written_through(path):
     save(path, *numbered(1))
     assert number(load(path)) == 1 and precious.read_text() == "keep"
     assert sorted(os.listdir(path.parent)) == ["precious", path.name]
+
+
+def test_links_are_followed_and_stay(path):
+    """The file that a link names is replaced; what lies beside it for a while lies there."""
+    there = path.parent / "elsewhere"
+    there.mkdir()
+    (there / "state").write_text("old")
+    for link, target in ((path, there / "next"), (there / "next", there / "state")):
+        link.symlink_to(target)
+    save(path, *numbered(1))
+    save(path, *numbered(2))
+    assert path.is_symlink() and (there / "next").is_symlink()
+    assert number(load(path)) == number(load(there / "state")) == 2
+    assert sorted(os.listdir(there)) == ["next", "state", "state.previous"]
+    assert sorted(os.listdir(path.parent)) == ["elsewhere", path.name]
+    (there / "state").unlink()
+    assert number(load(path)) == 1  # the one before, beside the file that is gone
+
+
+def test_a_dangling_link_gets_its_file(path):
+    target = path.parent / "target"
+    path.symlink_to(target.name)
+    assert load(path) is None
+    save(path, *numbered(1))
+    assert path.is_symlink() and not target.is_symlink() and number(load(target)) == 1
+
+
+def test_a_ring_of_links_is_refused(path):
+    other = path.parent / "other"
+    path.symlink_to(other)
+    other.symlink_to(path)
+    with pytest.raises(OSError, match="symbolic links"):
+        save(path, *numbered(1))
+    assert path.is_symlink() and other.is_symlink() and len(os.listdir(path.parent)) == 2
+
+
+def occupy(path, kind):
+    """Put something that is no file there."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(os.path.relpath(path))  # the name of a socket has to be short
+    elif kind == "link to a device":
+        path.symlink_to(os.devnull)
+    else:
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        except OSError:
+            pytest.skip("only the superuser makes devices")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a device"])
+@pytest.mark.parametrize("ending", ["", ".previous", ".partial", ".former"])
+def test_pipes_sockets_and_devices_are_not_replaced(path, kind, ending, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    name = beside(path, ending)
+    occupy(name, kind)
+    before = os.lstat(name)
+    if "link" in kind and ending in (".partial", ".former"):
+        save(path, *numbered(1))  # a link of a run that was killed goes, not what it names
+        assert number(load(path)) == 1 and os.listdir(path.parent) == [path.name]
+        return
+    with pytest.raises(FileExistsError, match="cannot replace a device, a pipe or a socket"):
+        save(path, *numbered(1))
+    assert os.lstat(name) == before and os.listdir(path.parent) == [name.name]
+
+
+def test_the_null_device_has_no_place_for_a_checkpoint():
+    with pytest.raises(FileExistsError, match=rf"cannot replace a device.*: '{os.devnull}'"):
+        checkpoint.place(os.devnull)  # and not `save`: a mistake would cost the device
 
 
 # ------------------------------------------------------------------------------ damaged files

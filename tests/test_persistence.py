@@ -482,6 +482,33 @@ def test_other_models_are_refused(path, model):
     assert not path.exists()
 
 
+def test_links_are_followed_and_stay(path):
+    there = path.parent / "elsewhere"
+    there.mkdir()
+    path.symlink_to(there / "model")  # dangling
+    for tol in (0.5, 0.25):
+        save(DRORegressor(tol=tol), path)
+        assert path.is_symlink() and load(path).tol == load(there / "model").tol == tol
+    assert os.listdir(there) == ["model"] and len(os.listdir(path.parent)) == 2
+    path.unlink()
+    path.symlink_to(there / "nowhere" / "model")
+    with pytest.raises(FileNotFoundError, match="There is no folder for the model"):
+        save(DRORegressor(), path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_pipes_and_devices_are_not_replaced(path):
+    os.mkfifo(path)
+    link = path.with_name("link")
+    link.symlink_to(os.devnull)
+    for name in (path, link):
+        before = os.lstat(name)
+        with pytest.raises(FileExistsError, match="A model cannot replace a device, a pipe or a"):
+            save(DRORegressor(), name)
+        assert os.lstat(name) == before
+    assert sorted(os.listdir(path.parent)) == ["link", path.name]
+
+
 def test_places_where_no_file_can_be(path):
     path.mkdir()
     with pytest.raises(IsADirectoryError, match="A model cannot replace a folder"):

@@ -75,10 +75,26 @@ class Kind:
         self._require_text_keys(settings)
         return arrays, json.dumps(settings)
 
-    def refuse_folder(self, path: str) -> None:
-        """Raise where a folder has the name of the file."""
-        if os.path.isdir(path):
+    def place(self, path: str) -> str:
+        """Where a file of this name is to be written: a link stays, and what it names is replaced.
+
+        Raise where anything but a file is there.
+        """
+        self.refuse_others(path)
+        return os.path.realpath(path) if os.path.islink(path) else path
+
+    def refuse_others(self, path: str, follow: bool = True) -> None:
+        """Raise where what has this name is no file, and with `follow` not a link to one either."""
+        try:
+            mode = os.stat(path, follow_symlinks=follow).st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, f"A {self.label} cannot replace a folder", path)
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise FileExistsError(
+                errno.EEXIST, f"A {self.label} cannot replace a device, a pipe or a socket", path
+            )
 
     def write(self, path: str, content: Content) -> None:
         """Write a new file, down to the disk."""

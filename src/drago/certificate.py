@@ -183,6 +183,19 @@ def judge(
     return search.result()
 
 
+def judge_with(
+    problem: DROProblem, ev: Evaluation, q: Vector | None = None, *, credit: float
+) -> Certificate:
+    """The certificate that these weights in Q give, or the exact ones: no better are looked for."""
+    oracle = problem.dual_oracle()
+    if not problem.is_convex:
+        return _flatness(problem, ev, oracle)
+    search = _Search(problem, ev, oracle, 0.0, credit)
+    q = search.exact if q is None else q
+    search._try_all(q, search._gradient(ev, q))
+    return search.result()
+
+
 class _Search:
     """The best gap at one point over candidate weights and bounds."""
 

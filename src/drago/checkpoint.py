@@ -35,16 +35,15 @@ def save(path: Path, arrays: dict[str, Array], settings: dict[str, Any]) -> None
     Parameters
     ----------
     path : str or path
-        The file, under exactly this name. One process at a time may save to it.
+        The file, under exactly this name. One process at a time may save to it. A link stays, and
+        the file that it names is replaced.
     arrays : dict
         Arrays of any shape and dtype but object. Names are of letters, digits, ``_ . -``.
     settings : dict
         What JSON can hold, with str as keys; tuples come back as lists.
     """
-    path = os.fsdecode(path)
     content = _KIND.check(arrays, settings)
-    for name in (path, _previous(path)):
-        _KIND.refuse_folder(name)  # without hard links, it would be moved out of the way
+    path = place(path)
     partial, former = f"{path}.partial", f"{path}.former"
     discard(partial, former)  # of a run that was killed
     try:
@@ -52,6 +51,22 @@ def save(path: Path, arrays: dict[str, Array], settings: dict[str, Any]) -> None
         _install(partial, former, path)
     finally:
         discard(partial, former)
+
+
+def place(path: Path) -> str:
+    """The file that `save` writes: where a link leads, else the name itself.
+
+    Raises
+    ------
+    OSError
+        Where a folder, a device, a pipe or a socket is in its place, or in that of the files that
+        lie beside it for a while.
+    """
+    path = _KIND.place(os.fsdecode(path))
+    _KIND.refuse_others(_previous(path))  # without hard links, it would be moved out of the way
+    for ending in ("partial", "former"):
+        _KIND.refuse_others(f"{path}.{ending}", follow=False)
+    return path
 
 
 def load(path: Path) -> State | None:
@@ -66,7 +81,7 @@ def load(path: Path) -> State | None:
         Where there are files, but none of them can be used.
     """
     path = os.fsdecode(path)
-    previous = _previous(path)
+    previous = _previous(os.path.realpath(path) if os.path.islink(path) else path)
     damage = None
     try:
         return _KIND.read(path)

@@ -74,7 +74,8 @@ def save(model: Any, path: Path) -> None:
     model : estimator
         One of drago's own.
     path : str or path
-        The file, under exactly this name; one that is there is replaced.
+        The file, under exactly this name; one that is there is replaced, and where a link is
+        there, the file that it names.
 
     Raises
     ------
@@ -105,7 +106,7 @@ def save(model: Any, path: Path) -> None:
     encoder = _Encoder()
     tree = encoder.encode(model, (type(model).__name__,))
     content = _KIND.check(encoder.arrays, {"drago": __version__, "model": tree})
-    _KIND.refuse_folder(path)
+    path = _KIND.place(path)
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise FileNotFoundError(errno.ENOENT, "There is no folder for the model", path)
     partial = f"{path}.{secrets.token_hex(4)}.partial"

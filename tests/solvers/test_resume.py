@@ -3,13 +3,16 @@
 Run as a script, this file is a process that has its solves killed and resumes them.
 """
 
+import errno
 import json
 import math
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import warnings
 from dataclasses import fields
@@ -56,6 +59,7 @@ def make(loss="squared", n=240, d=5, seed=0, as_type=np.asarray, weighted=False,
 def quiet(*args, **kwargs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("error", "The checkpoint .* claims more")
         return drago.solve(*args, **kwargs)
 
 
@@ -467,6 +471,121 @@ def test_saves_no_more_often_than_asked(tmp_path, monkeypatch):
         problem, method, tol=1e-6, checkpoint=tmp_path / "three", checkpoint_every=0.0
     )
     assert len(saved) <= 2 + result.time / 0.2
+
+
+# ------------------------------------------------------------------------ where saving fails
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    "error", [FULL, OSError(errno.EIO, "Input/output error"), PermissionError(errno.EACCES, "No")]
+)
+@pytest.mark.parametrize("at_first", [False, True])
+def test_an_error_in_saving_does_not_cost_the_answer(error, at_first, tmp_path):
+    """One warning; no partial file; and what was saved before goes on to the same answer."""
+    problem, path = make(), tmp_path / "solve"
+    method = drago.Drago(step_size=0.05, primal="blocks")
+    expected = drago.solve(problem, method, tol=1e-7)
+    kept = {"tol": 1e-7, "checkpoint": path, "checkpoint_every": 0.0}
+    write = np.lib.format.write_array
+
+    def write_array(*args, **options):
+        if at_first or path.exists():
+            raise error
+        write(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        patch.setattr(np.lib.format, "write_array", write_array)
+        assert_same(drago.solve(problem, method, **kept), expected)
+    (warning,) = said
+    assert warning.category is UserWarning and warning.filename == __file__
+    assert str(path) in str(warning.message) and error.strerror in str(warning.message)
+    assert os.listdir(tmp_path) == ([] if at_first else ["solve"])
+    assert at_first or load(path)[1]["method"]["state"]["counts"]["t"] < expected.n_iter
+    assert_same(drago.solve(problem, method, **kept), expected)
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_folder_that_goes_away_does_not_cost_the_answer(tmp_path):
+    problem, folder = make(), tmp_path / "folder"
+    folder.mkdir()
+    method = drago.Drago(step_size=0.05, primal="blocks")
+    expected = drago.solve(problem, method, tol=1e-7)
+
+    def remove(state):
+        if folder.exists():
+            shutil.rmtree(folder)
+
+    with pytest.warns(UserWarning, match=r"folder/solve could not be saved \(.*No such file"):
+        result = drago.solve(
+            problem, method, tol=1e-7, checkpoint=folder / "solve", checkpoint_every=0.0,
+            callback=remove,
+        )  # fmt: skip
+    assert_same(result, expected)
+    assert not folder.exists()
+
+
+LIMITED = """
+    import math, resource, sys, warnings
+    import numpy as np
+    import drago
+    from drago.solvers import resume
+
+    resume._SHARE = math.inf
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((240, 5))
+    problem = drago.DROProblem(X, X.sum(axis=1) + rng.standard_normal(240), shift_cost=0.1)
+    method = drago.Drago(step_size=0.05, primal="blocks")
+    expected = drago.solve(problem, method)
+    warnings.simplefilter("always")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # less than a checkpoint
+    with warnings.catch_warnings(record=True) as said:
+        result = drago.solve(problem, method, checkpoint=sys.argv[1], checkpoint_every=0.0)
+    (warning,) = said
+    assert sys.argv[1] in str(warning.message) and "too large" in str(warning.message), said
+    assert result.status == "optimal" and (result.coef == expected.coef).all()
+    print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits")
+def test_a_limit_of_the_system_does_not_cost_the_answer(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(LIMITED), str(tmp_path / "solve")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "done\n", done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_devices_and_pipes_are_refused_before_the_work(tmp_path, monkeypatch):
+    def step(*args):  # pragma: no cover
+        raise AssertionError("it began to work")
+
+    monkeypatch.setattr(iterations.Iterations, "step", step)
+    monkeypatch.setattr(OneBlockIterations, "_several", step)
+    os.mkfifo(tmp_path / "solve")
+    for path in (tmp_path / "solve", os.devnull):
+        with pytest.raises(FileExistsError, match="A checkpoint cannot replace a device"):
+            drago.solve(make(), "drago", checkpoint=path)
+    assert os.listdir(tmp_path) == ["solve"]
+
+
+@pytest.mark.usefixtures("eager")
+def test_through_a_link(tmp_path):
+    problem, path, there = make(), tmp_path / "solve", tmp_path / "there"
+    there.mkdir()
+    path.symlink_to(there / "file")
+    method = drago.Drago(step_size=0.05, primal="blocks")
+    expected = drago.solve(problem, method, tol=1e-7)
+    result, reached = run_in_legs(problem, method, path, 5, tol=1e-7)
+    assert_same(result, expected)
+    assert path.is_symlink() and reached[-1] > 8
+    assert sorted(os.listdir(there)) == ["file", "file.previous"]
+    assert sorted(os.listdir(tmp_path)) == ["solve", "there"]
 
 
 # ------------------------------------------------------------------------- what is not the same

@@ -110,7 +110,7 @@ def upper_quantile(u, p, mass):
     return _select(u.copy(), p.copy(), 0.0, mass)
 
 
-@jit()
+@jit(error_model="numpy")  # losses that are no numbers give weights that are none
 def capped_vertex(u, p, cap, q):
     """``c = 0``: the cap is filled from the largest loss down; ties share in proportion to p."""
     n = u.shape[0]

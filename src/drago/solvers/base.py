@@ -458,11 +458,11 @@ class Loop:
         why = ""
         try:
             self._enter_reference()
-            saved = None
+            go_on = None
             if self._checkpoints is not None:
-                saved = self._checkpoints.begin(self, method)
-            if saved is not None:
-                why = method.resume(self.problem, self, saved)  # type: ignore[attr-defined]
+                go_on = self._checkpoints.begin(self, method)
+            if go_on is not None:
+                why = go_on()
             else:
                 start_on_a_part(self, method)
                 why = self._run_in_turn(method)

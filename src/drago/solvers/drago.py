@@ -8,8 +8,10 @@ method that converges faster near the optimum.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,7 @@ from drago.solvers.iterations import Iterations
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 from drago.solvers.one_block import OneBlockIterations
+from drago.solvers.saved import check_run
 from drago.solvers.steps import LaggedSteps, SecantSteps, StepRule, Steps, UnregularisedSteps
 from drago.solvers.variants import LaggedIterations, SupportIterations
 from drago.solvers.watch import WINDOW, Watch
@@ -143,7 +146,7 @@ class Drago:
     finish: str = "auto"
     n_threads: int | None = None
     name = "drago"
-    layout = 4  # of what is saved: a checkpoint with another one is refused
+    layout = 5  # of what is saved: a checkpoint with another one is refused
 
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):
@@ -225,9 +228,9 @@ class Drago:
     def run(self, problem: DROProblem, loop: Loop) -> str:
         return _Run(self, problem, loop).run()
 
-    def resume(self, problem: DROProblem, loop: Loop, saved: State) -> str:
-        """Go on from a checkpoint."""
-        return _Run(self, problem, loop, saved).run()
+    def resume(self, problem: DROProblem, loop: Loop, saved: State) -> Callable[[], str]:
+        """What goes on from a checkpoint, as `run` does from the start."""
+        return _Run(self, problem, loop, saved).run
 
 
 _KINDS = {"lagged": LaggedIterations, "blocks": Iterations, "support": SupportIterations}
@@ -309,6 +312,7 @@ class _Run:
         }
 
     def _restore(self, saved: State) -> None:
+        check_run(self.problem, self._is_exact_if_asked(), saved)
         arrays, settings = saved
         self.rng.bit_generator.state = settings["rng"]
         self.cut, self.exact = settings["cut"], settings["exact"]
@@ -320,14 +324,30 @@ class _Run:
         )
         self.blocks = self._make_blocks()
         self.watch.restore(arrays, settings["watch"])
-        rule: type[StepRule] = LaggedSteps if self.settings.tables == "lagged" else Steps
-        if "boldness" in settings["state"]["steps"]:
-            rule = SecantSteps
-        if _unregularised(self.problem):
-            rule = UnregularisedSteps
         self.state = self._kind.restored(
-            self.problem, self.blocks, self.metric, self.mean, (arrays, settings["state"]), rule
+            self.problem,
+            self.blocks,
+            self.metric,
+            self.mean,
+            (arrays, settings["state"]),
+            self._rules(),
         )
+
+    def _rules(self) -> tuple[type[Any], ...]:
+        """What the steps may be of."""
+        if _unregularised(self.problem):
+            return (UnregularisedSteps,)
+        if self.settings.tables == "lagged":
+            return (LaggedSteps,)
+        learns = self.blocks.count == 1 and self.settings._learns_its_steps(self.problem)
+        return (Steps, SecantSteps) if learns else (Steps,)
+
+    def _is_exact_if_asked(self) -> bool | None:
+        """Whether the settings want the exact gradient; None where the start decides."""
+        settings = self.settings
+        if settings.primal != "auto" or not self.auto or _unregularised(self.problem):
+            return settings.primal == "support"
+        return True if _is_small(self.problem) and settings.block_size == "auto" else None
 
     def _make_blocks(self) -> Blocks:
         make = self.problem.engine.get("rows", Blocks)
@@ -368,11 +388,9 @@ class _Run:
 
     def _is_exact_worthwhile(self, start: Evaluation) -> bool:
         """Whether to compute the primal gradient exactly, from the rows that carry weight."""
-        settings, problem = self.settings, self.problem
-        if settings.primal != "auto" or not self.auto or _unregularised(problem):
-            return settings.primal == "support"
-        if _is_small(problem) and settings.block_size == "auto":
-            return True
+        problem, known = self.problem, self._is_exact_if_asked()
+        if known is not None:
+            return known
         q, n = self.loop.oracle.weights(start.losses, problem.nu), problem.n_samples
         return int((q > NOTICEABLE / n).sum()) < _THIN * n
 

@@ -32,6 +32,7 @@ from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.base import Iterate
 from drago.solvers.blocks import Blocks
+from drago.solvers.saved import check_iterations
 from drago.solvers.steps import StepRule, Steps, UnregularisedSteps
 from drago.solvers.unsettled import Unsettled
 
@@ -73,8 +74,11 @@ class Iterations:
         ``(t, M, nu) -> Weights``; may be replaced before the first step.
     least_round : int
         Iterations in a round, at the least.
+    kind : {"blocks", "support", "lagged"}
+        What it is to a saved solve.
     """
 
+    kind = "blocks"
     least_round = 4
     steps: StepRule = Steps(0.1, 0.1, True)
 
@@ -145,7 +149,7 @@ class Iterations:
     _COUNTS = ("t", "n_calls", "visits", "_offset", "_last_k", "_last_j", "_is_fresh")
     _ARRAYS: tuple[str, ...] = (
         "w", "b", "_mean_w", "_mean_b", "_ring", "_ring_sum", "loss_table", "product", "q",
-        "mirror", "aggregate", "aggregate_b", "_last_change", "_last_change_b", "_slopes",
+        "mirror", "aggregate", "aggregate_b", "_last_change", "_last_change_b",
     )  # fmt: skip
 
     def state(self) -> State:
@@ -156,6 +160,7 @@ class Iterations:
             "counts": counts,
             "oracle": self.oracle.memory,
             "estimator": self._estimator.memory,
+            "rule": type(self.steps).__name__,
             "steps": dict(vars(self.steps)),
             "unsettled": {} if self._unsettled is None else dict(self._unsettled.memory),
         }
@@ -168,11 +173,13 @@ class Iterations:
         metric: Metric,
         mean: Vector | None,
         state: State,
-        rule: type[Any],
+        rules: tuple[type[Any], ...],
     ) -> Iterations:
-        """The iterations that were in this state; `rule` is the class of their steps."""
+        """The iterations that were in this state; `rules` are what their steps may be of."""
         self = cls.__new__(cls)
         self._prepare(problem, blocks, metric, mean)
+        by_name = {rule.__name__: rule for rule in rules}
+        check_iterations(self, tuple(by_name), state)
         arrays, settings = state
         for name in cls._ARRAYS:
             setattr(self, name, arrays[name])
@@ -182,7 +189,7 @@ class Iterations:
         self._estimator.memory = settings["estimator"]
         if self._unsettled is not None:
             self._unsettled.memory = settings["unsettled"]
-        self.steps = object.__new__(rule)
+        self.steps = object.__new__(by_name[settings["rule"]])
         vars(self.steps).update(settings["steps"])
         return self
 

@@ -87,20 +87,22 @@ def narrated(callback: Callable[[State], Any] | None) -> Callable[[State], Any]:
     return narrate
 
 
-def warn(message: str) -> None:
-    """Say it, as from the first line outside of this package and of scikit-learn."""
-    kind: type[Warning] = UserWarning
+def warn(message: str, kind: type[Warning] | None = None) -> None:
+    """Say it, as from the first line outside of this package and of scikit-learn.
+
+    Where no `kind` is given, it is that a solve did not converge.
+    """
     inside: tuple[str, ...] = (_PACKAGE,)
     with suppress(ImportError):  # the torch engine lives without scikit-learn
         import sklearn
         from sklearn.exceptions import ConvergenceWarning
 
-        kind = ConvergenceWarning
+        kind = kind or ConvergenceWarning
         inside = (_PACKAGE, os.path.dirname(sklearn.__file__) + os.sep)
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, kind, stacklevel=level)
+    warnings.warn(message, kind or UserWarning, stacklevel=level)
 
 
 def _trivial_note(loop: Loop) -> str:

@@ -5,23 +5,35 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drago._validation import shown
 from drago._version import __version__
-from drago.certificate import Certificate
-from drago.checkpoint import CheckpointError, State, fingerprint, load, save
+from drago.bounds import gradient, tangent_bound
+from drago.certificate import Certificate, judge_with, relative, uncertified
+from drago.checkpoint import CheckpointError, State, fingerprint, load, place, save
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import Record
+from drago.solvers.best import Entry
+from drago.solvers.messages import warn
 from drago.solvers.protocol import Method, Start
+from drago.solvers.saved import check_loop, check_whole, inner
 
 if TYPE_CHECKING:
     from drago.solvers.base import Loop
 
 # Saving may take this share of the time.
 _SHARE = 0.05
+# How much further than it claims a saved point may be from the optimum: the rounding of objectives
+# and of differences of them, relative to the objective, and of gaps, relative to themselves.
+_OF_VALUES = 1e-12
+_OF_DIFFERENCES = 1e-15
+_OF_GAPS = 1e-6
+# Passes that judging it again may cost, besides twice what it cost before.
+_CREDIT = 4.0
 
 
 class Checkpoints:
@@ -37,15 +49,16 @@ class Checkpoints:
     def __init__(self, path: str | os.PathLike[str], every: float) -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise TypeError(f"checkpoint must be the path of a file, but {shown(path)} was given.")
-        folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+        folder = os.path.dirname(os.path.abspath(place(path)))
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"there is no folder for the checkpoint {os.fspath(path)}.")
         self.path, self.every = path, every
         self._next = 0.0
         self._identity = ""
+        self._has_failed = False
 
-    def begin(self, loop: Loop, method: Method) -> State | None:
-        """Restore what was saved for this very solve; the method's part of it, if there is one."""
+    def begin(self, loop: Loop, method: Method) -> Callable[[], str] | None:
+        """Restore what was saved for this very solve: what goes on from there, if it was."""
         self._identity = identity(loop, method)
         found = load(self.path)
         if found is None:
@@ -56,11 +69,24 @@ class Checkpoints:
                 f"The checkpoint {os.fspath(self.path)} belongs to another problem, solver or "
                 "random_state. Give another path, or delete it to start anew."
             )
-        _unpack(loop, _inner(arrays, "loop."), settings["loop"])
-        return _inner(arrays, "method."), settings["method"]
+        try:
+            check_whole(arrays, settings)
+            mine, its = ((inner(arrays, f"{part}."), settings[part]) for part in ("loop", "method"))
+            check_loop(loop._exact, loop.oracle, mine)
+            self._unpack(loop, *mine)
+            return method.resume(loop.problem, loop, its)  # type: ignore[attr-defined]
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"The checkpoint {os.fspath(self.path)} cannot be used: {error}. Delete it to "
+                "start anew."
+            ) from None
 
     def rest(self, loop: Loop, snapshot: Callable[[], State]) -> None:
-        """A moment at which the solve could be resumed: save it where that is due."""
+        """A moment at which the solve could be resumed: save it where that is due.
+
+        Where that fails the solve goes on: its answer is worth more than the file. It is tried
+        again, but said once.
+        """
         began = time.perf_counter()
         if began < self._next and not loop.is_running_out:
             return
@@ -68,9 +94,43 @@ class Checkpoints:
         mine, more = _pack(loop)
         names = {f"method.{name}": array for name, array in arrays.items()}
         names |= {f"loop.{name}": array for name, array in mine.items()}
-        save(self.path, names, {"identity": self._identity, "loop": more, "method": settings})
+        try:
+            save(self.path, names, {"identity": self._identity, "loop": more, "method": settings})
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                warn(
+                    f"The checkpoint {os.fspath(self.path)} could not be saved ({error}): the "
+                    "solve goes on without it. What was saved before can still be used.",
+                    UserWarning,
+                )
         ended = time.perf_counter()
         self._next = ended + max(self.every, (ended - began) / _SHARE)
+
+    def _unpack(self, loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
+        for name in _NUMBERS:
+            setattr(loop, name, settings[name])
+        loop._earlier = settings["elapsed"]
+        loop._notes = settings["notes"]
+        loop.oracle.memory = settings["oracle"]
+        loop._records = [Record(*values) for values in settings["records"]]
+        if "start.w" in arrays:
+            loop._start = Start(arrays["start.w"], arrays["start.b"])
+        began = time.perf_counter()
+        claims = [name for name in ("best", "dual") if name in settings]
+        entries = [_judged_again(loop, name, inner(arrays, f"{name}."), settings[name])
+                   for name in claims]  # fmt: skip
+        if all(is_confirmed for _, is_confirmed in entries):
+            loop.best.put(entries[0][0], entries[-1][0])
+        else:
+            for entry, _ in entries:
+                loop.best.keep(*entry)
+            warn(
+                f"The checkpoint {os.fspath(self.path)} claims more than the problem confirms: "
+                "what was found in its place is used.",
+                UserWarning,
+            )
+        loop._evaluating += time.perf_counter() - began
 
 
 def identity(loop: Loop, method: Method) -> str:
@@ -115,11 +175,9 @@ def _described(thing: Any) -> list[Any]:
     return out
 
 
-def _inner(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
-
-
 _NUMBERS = ("_judged_iter", "_looks", "_next_look", "_factor", "_extra_passes", "_evaluating")
+# What is kept of a certificate. The rest follows, from the problem.
+_CLAIM = ("primal", "gap", "bound", "restricted_to", "n_passes", "stationarity")
 
 
 def _pack(loop: Loop) -> State:
@@ -129,27 +187,76 @@ def _pack(loop: Loop) -> State:
     settings["notes"] = loop._notes
     settings["oracle"] = loop.oracle.memory
     settings["records"] = [list(asdict(record).values()) for record in loop._records]
-    for name, entry in (("best", loop.best.point), ("dual", loop.best.dual)):
-        certificate, arrays[f"{name}.w"], arrays[f"{name}.b"] = entry
-        kept = {f.name: getattr(certificate, f.name) for f in fields(certificate)}
-        arrays[f"{name}.q"] = kept.pop("dual_weights")
-        settings[name] = kept
+    entries = {"best": loop.best.point, "dual": loop.best.dual}
+    if loop.best.dual is loop.best.point:
+        del entries["dual"]
+    for name, (certificate, w, b) in entries.items():
+        arrays |= {f"{name}.w": w, f"{name}.b": b, f"{name}.q": certificate.dual_weights}
+        settings[name] = {key: getattr(certificate, key) for key in _CLAIM}
+        settings[name]["bound"] = certificate.bound.partition(",")[0]
     if loop._start is not None:
         arrays["start.w"], arrays["start.b"] = loop._start.w, loop._start.b
     return arrays, settings
 
 
-def _unpack(loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
-    for name in _NUMBERS:
-        setattr(loop, name, settings[name])
-    loop._earlier = settings["elapsed"]
-    loop._notes = settings["notes"]
-    loop.oracle.memory = settings["oracle"]
-    loop._records = [Record(*values) for values in settings["records"]]
-    entries = []
-    for name in ("best", "dual"):
-        certificate = Certificate(dual_weights=arrays[f"{name}.q"], **settings[name])
-        entries.append((certificate, arrays[f"{name}.w"], arrays[f"{name}.b"]))
-    loop.best.put(*entries)
-    if "start.w" in arrays:
-        loop._start = Start(arrays["start.w"], arrays["start.b"])
+def _judged_again(
+    loop: Loop, name: str, arrays: dict[str, Any], claim: dict[str, Any]
+) -> tuple[Entry, bool]:
+    """What the problem says of a saved point, and whether that is what was saved.
+
+    What was saved is used where it claims no more than what is found now, up to rounding, so that
+    the solve goes on bit for bit; otherwise what is found.
+    """
+    problem, w, b, q = loop._exact, arrays["w"], arrays["b"], arrays["q"]
+    primal, gap, reference = claim["primal"], claim["gap"], problem.reference[0]
+    radius, slope = claim["restricted_to"], claim["stationarity"]
+    try:
+        with np.errstate(all="ignore"):
+            ev = problem.evaluate(w, b)
+            found = _found(problem, ev, q, claim)
+    except NonFiniteLossError as error:
+        raise CheckpointError(f"loop.{name}.w is no point of the problem: {error}") from None
+    size = max(abs(primal), abs(reference))
+
+    def is_no_less(claimed: float, now: float, size: float) -> bool:
+        return now <= (1.0 + _OF_GAPS) * claimed + _OF_DIFFERENCES * size
+
+    is_confirmed = abs(found.primal - primal) <= _OF_VALUES * size
+    is_confirmed = is_confirmed and is_no_less(gap, found.gap, size)
+    if slope is not None and found.stationarity is not None:
+        flat = is_no_less(slope, found.stationarity, problem.reference_slope)
+        is_confirmed = is_confirmed and flat
+    if not is_confirmed:
+        return (found, w, b), False
+    bound = claim["bound"] if radius is None else _over_a_ball(radius)
+    known = {"restricted_to": radius, "stationarity": slope, "n_passes": claim["n_passes"]}
+    saved = _certificate(uncertified(problem, primal), gap, q, bound, **known)
+    return (saved, w, b), True
+
+
+def _found(problem: DROProblem, ev: Evaluation, q: Any, claim: dict[str, Any]) -> Certificate:
+    """The certificate of a saved point, with no more than twice the effort that its own took."""
+    radius, own = claim["restricted_to"], problem.uncertainty
+    if problem.is_convex and (radius is not None or claim["gap"] == np.inf):
+        exact = problem.dual_oracle().weights(ev.losses, problem.nu)
+        found = uncertified(problem, problem.primal(ev.w, ev.losses, exact))
+        if radius is None:
+            return found
+        gap = tangent_bound(problem, ev, exact, gradient(problem, ev, exact), radius)
+        return _certificate(found, gap, exact, _over_a_ball(radius), restricted_to=radius)
+    # A set that cannot tell its own weights gets those that it gives itself.
+    trusted = None if own.is_users and not own.can_check else q
+    return judge_with(problem, ev, trusted, credit=2.0 * claim["n_passes"] + _CREDIT)
+
+
+def _certificate(point: Certificate, gap: float, q: Any, bound: str, **more: Any) -> Certificate:
+    """With a gap and the weights that it rests on."""
+    primal = point.primal
+    rel_gap = relative(gap, primal, point.reference)
+    return replace(
+        point, dual=primal - gap, gap=gap, rel_gap=rel_gap, dual_weights=q, bound=bound, **more
+    )
+
+
+def _over_a_ball(radius: float) -> str:
+    return f"tangent, ||w|| <= {radius:.3g}"

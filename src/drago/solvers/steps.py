@@ -8,6 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from drago.solvers.protocol import Diverged
+
 # a_{t-1}/a_t; the weights of the proximal terms: last point, each older point, dual weights.
 Weights = tuple[float, float, float, float]
 StepRule = Callable[[int, int, float], Weights]
@@ -16,6 +18,8 @@ StepRule = Callable[[int, int, float], Weights]
 REMEMBERED = 4
 GROWTH = 2.0
 _PLAIN = 0.4
+# What can still be squared.
+_LARGEST = 1e154
 
 
 @lru_cache(maxsize=8)
@@ -113,7 +117,8 @@ class UnregularisedSteps:
 
     def __init__(self, m: int, mu: float, smooth: float, lipschitz: float) -> None:
         self.mu, self.smooth, self.lipschitz = mu, smooth, lipschitz
-        self.nu_1 = (m * lipschitz / smooth) ** 2
+        ratio = m * lipschitz / smooth
+        self.nu_1 = ratio**2 if ratio < _LARGEST else np.inf
         self.a = self.total = self.c = 0.0
 
     def __call__(self, t: int, m: int, nu: float) -> Weights:
@@ -125,6 +130,8 @@ class UnregularisedSteps:
         a = min(near / self.smooth, np.sqrt(dual * least) / (m * self.lipschitz))
         if t > 1:
             a = min(a, (1.0 + 1.0 / m) * before)
+        if not a > 0.0:
+            raise Diverged("the constants of the losses in the metric leave no step to take")
         self.a, self.total, self.c = a, self.total + a, a / (5.0 * max(m - 1, 1))
         return before / a, near / a, 0.0 if m == 1 else far / a, dual / a
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from drago.checkpoint import State
 from drago.problem import Evaluation
 from drago.solvers.iterations import Iterations
 from drago.solvers.steps import SecantSteps
@@ -24,7 +25,16 @@ class SupportIterations(Iterations):
     # The point and the gradient of the last iteration.
     _past_point: Matrix = np.empty((0, 0))
     _past_slope: Matrix = np.empty((0, 0))
-    _ARRAYS = (*Iterations._ARRAYS, "_past_point", "_past_slope")
+    _ARRAYS = (*Iterations._ARRAYS, "_past_point", "_past_slope", "_slopes")
+    kind = "support"
+
+    def state(self) -> State:
+        arrays, settings = super().state()
+        arrays["_slopes"] = np.zeros(self._slopes.shape)  # the rest of it is what memory held
+        for block, slopes in self._known_slopes().items():
+            place = 0 if block == self._last_k else 1
+            arrays["_slopes"][place, : slopes.shape[0]] = slopes
+        return arrays, settings
 
     def _first_slopes(self, start: Evaluation) -> Matrix:
         return np.empty((0, start.dlosses.shape[1]))  # there is no such table
@@ -34,14 +44,18 @@ class SupportIterations(Iterations):
         self._exact_gradient()
         self.visits, self.n_calls = counts  # the start's own
 
-    def _exact_gradient(self) -> None:
+    def _known_slopes(self) -> dict[int, Matrix]:
+        """Those of the blocks that the last iteration visited."""
         known = {}
         if self._last_k >= 0:
             sizes = [rows.stop - rows.start for rows in self.blocks.slices]
             if self._last_j != self._last_k:
                 known[self._last_j] = self._slopes[1, : sizes[self._last_j]]
             known[self._last_k] = self._slopes[0, : sizes[self._last_k]]
-        found = self.blocks.gradient(self.q, self.w, self.b, known)
+        return known
+
+    def _exact_gradient(self) -> None:
+        found = self.blocks.gradient(self.q, self.w, self.b, self._known_slopes())
         self.aggregate, self.aggregate_b, size = found
         self.visits += size
         self.n_calls += size
@@ -84,6 +98,7 @@ class LaggedIterations(Iterations):
     """
 
     _ARRAYS = (*Iterations._ARRAYS, "old_losses", "old_product")
+    kind = "lagged"
 
     def _fill_tables(self, start: Evaluation, q: Vector | str) -> None:
         super()._fill_tables(start, q)
