@@ -327,7 +327,8 @@ def _steady(results: Results, specs: list[Spec], where: str) -> Claim:
         own = [results.reach(spec, "drago-n/d", level, axis) for spec in (first, last)]
         among = ("sgd", "lsvrg", "prospect")
         best = min(results.reach(last, name, level, axis) for name in among)
-        held.append(bool(own[1] <= NEAR * best) and np.isfinite(own[1]))
+        if np.isfinite(min(own[1], best)):
+            held.append(bool(np.isfinite(own[1]) and own[1] <= NEAR * best))
         words.append(
             f"{SECONDS[axis]} to {level:g}: {number(own[0])} for nu = {first.nu:g}, "
             f"{number(own[1])} for nu = {last.nu:g} (best of SGD, LSVRG, Prospect: {number(best)})"
