@@ -1,6 +1,7 @@
 """The methods that DRAGO is compared with, to the letter: slow, full tables, full oracle solves.
 
-One oracle call is one pair (l_i, grad l_i). Each docstring says how many its method makes.
+One oracle call is one pair (l_i, grad l_i). Each docstring says how many its method makes, and
+`_Dense.evaluate` is where they are made, so that a test can count them.
 
 The random choices are arguments, so that a fast implementation can be compared draw by draw. The
 coefficients are `w` of shape (d, k) and `b` of shape (k,). Inside they are one array of shape
@@ -90,8 +91,8 @@ def lsvrg(problem, w, b, draws, step_size, epoch):
             losses, grads_bar = data.evaluate(x)
             q_bar = data.weights(losses, problem.nu)
             g_bar = _dot(q_bar, grads_bar)
-        _, grads = data.evaluate(x)
-        v = data.n * q_bar[i] * (grads[i] - grads_bar[i]) + g_bar
+        _, grads = data.evaluate(x, [i])
+        v = data.n * q_bar[i] * (grads[0] - grads_bar[i]) + g_bar
         x = data.project(x - step_size * (v + data.ridge * x))
     return _split(x)
 
@@ -110,11 +111,11 @@ def prospect(problem, w, b, draws, step_size):
     q = data.weights(loss_table, problem.nu)
     weight_table = q.copy()
     for i in draws:
-        losses, grads = data.evaluate(x)
+        losses, grads = data.evaluate(x, [i])
         g_bar = _dot(weight_table, grad_table)
-        v = data.n * q[i] * grads[i] - data.n * weight_table[i] * grad_table[i] + g_bar
+        v = data.n * q[i] * grads[0] - data.n * weight_table[i] * grad_table[i] + g_bar
         x = data.project(x - step_size * (v + data.ridge * x))
-        loss_table[i], grad_table[i] = losses[i], grads[i]
+        loss_table[i], grad_table[i] = losses[0], grads[0]
         q = data.weights(loss_table, problem.nu)
         weight_table[i] = q[i]
     return _split(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,12 @@ from store import Results
 
 # The suboptimality to which the work is compared.
 TARGET = 1e-8
+# "Faster" and "slower" are by this factor of the seconds at least; less than that is even.
+CLEAR = 1.2
+RULE = (
+    f"Faster and slower are by a factor of {CLEAR:g} in seconds at least, or because only one of "
+    "the two got there; the rest is even. A median of two seeds on a few problems is not a law"
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,24 @@ class Comparison:
     exact: bool
 
     @property
-    def faster(self) -> bool:
-        """Whether it is less work with the change, as far as one can tell."""
-        return self.ratio > 1.0 if self.exact else bool(np.isfinite(self.better))
+    def side(self) -> str:
+        """ "faster", "slower", "even" or "neither": the work with the change."""
+        if not self.exact:
+            both = {self.better: "faster", self.plain: "slower"}
+            return next((word for work, word in both.items() if np.isfinite(work)), "neither")
+        return (
+            "faster" if self.ratio >= CLEAR else "slower" if self.ratio * CLEAR <= 1.0 else "even"
+        )
+
+
+def summary(sides: list[str]) -> str:
+    """On how many problems it is what, in words."""
+    counts = Counter(sides)
+    words = {"faster": "faster on", "slower": "slower on", "even": "even on"}
+    found = [f"{text} {counts[side]}" for side, text in words.items() if counts[side]]
+    if counts["neither"]:
+        found.append(f"not there on {counts['neither']}")
+    return ", ".join(found)
 
 
 def compare(results: Results, spec: Spec, change: Change, axis: str) -> Comparison:

@@ -262,7 +262,6 @@ class Recorder(Loop):
         self.limits, self.optimum, self.certified = limits, optimum, certified
         self.curve = Curve()
         self.worth = problem.reference[0] - optimum
-        self.free_calls = 0  # an epoch
         self.most_iterations = np.inf
         self._noting, self._next = 0.0, 0.0
         self._began = time.perf_counter()
@@ -274,7 +273,7 @@ class Recorder(Loop):
 
     def observe(self, iterate: Iterate) -> None:
         seconds = self.seconds
-        calls = self._calls(iterate)
+        calls = iterate.n_oracle_calls + self._before[2]
         late = seconds >= self.limits.most_seconds or iterate.n_iter >= self.most_iterations
         if calls >= self._next or late:
             self._note(iterate, calls, seconds)
@@ -284,9 +283,6 @@ class Recorder(Loop):
             super().observe(iterate)
         else:
             self._last = iterate
-
-    def _calls(self, iterate: Iterate) -> int:
-        return iterate.n_oracle_calls + self._before[2] - self.free_calls * (iterate.n_iter + 1)
 
     def _note(self, iterate: Iterate, calls: int, seconds: float) -> None:
         began = time.perf_counter()
@@ -326,9 +322,6 @@ def record(
     """Run a method and note its way; what it compiles is compiled before."""
     warm_up(method, problem, entry)
     loop = Recorder(problem, seed, limits, optimum, certified=not entry.tuned and entry.stochastic)
-    if isinstance(method, drago.LSVRG):
-        # The authors' code does not count the checkpoint's gradient, nor do the paper's figures.
-        loop.free_calls = problem.n_samples
     with np.errstate(all="ignore"):
         result = loop.run(method)
     loop.curve.message = result.message

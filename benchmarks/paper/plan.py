@@ -138,6 +138,21 @@ def full() -> Plan:
                     ("b", (1, 3, 10, 30, 100, 300, 1000)),
                 ),
             },
+            "linear": {"n": 300, "d": 5, "nus": (1e4, 1e2, 1.0, 1e-2), "passes": 6000.0},
+            "bias": {
+                "cases": (
+                    *((name, None, 1.0) for name in REGRESSION),
+                    *((TEXT, None, nu) for nu in (1.0, 0.01, 0.001)),
+                ),
+                "batches": 10_000,
+            },
+            "theorem": {
+                "n": 20,
+                "d": 2,
+                "nus": (1e2, 1e4, 1e6),
+                "lengths": 5.0,
+                "seeds": 2,
+            },
             "costs": {
                 "cases": tuple(
                     (n, d, b)
@@ -182,6 +197,12 @@ def quick() -> Plan:
                     ("b", (2, 10, 50, 200)),
                 ),
             },
+            "linear": {"n": 100, "d": 4, "nus": (1e4, 1e-1), "passes": 500.0},
+            "bias": {
+                "cases": (*((name, rows, 1.0) for name in REGRESSION), (TEXT, rows, 0.001)),
+                "batches": 2000,
+            },
+            "theorem": {"n": 20, "d": 2, "nus": (1e2, 1e6), "lengths": 1.0, "seeds": 1},
             "costs": {
                 "cases": tuple(
                     (n, d, b) for n in (10_000, 40_000) for d in (10, 50) for b in (100, 2000)
@@ -211,6 +232,9 @@ def tiny() -> Plan:
         text_limits=Limits(TARGET, passes=5.0, seconds=0.0, most_seconds=0.02),
         tables={
             "rates": {"n": 60, "d": 2, "points": (("nu", (10.0, 1.0)), ("b", (10, 30)))},
+            "linear": {"n": 40, "d": 2, "nus": (1e4, 1.0), "passes": 5.0},
+            "bias": {"cases": (("diabetes", row, 1.0),), "batches": 50},
+            "theorem": {"n": 6, "d": 2, "nus": (1e6,), "lengths": 0.5, "seeds": 1},
             "costs": {
                 "cases": tuple((n, d, 100) for n in (500, 1000) for d in (2, 20)),
                 "seconds": 0.005,

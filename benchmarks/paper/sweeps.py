@@ -9,11 +9,13 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import Limits, PlainDrago, Recorder
+from linear import LEVELS, places
+from methods import BATCH, METHODS, Limits, PlainDrago, Recorder, warm_up, with_step
 from optimum import TOLERANCE
 from problems import Spec
 
@@ -21,6 +23,7 @@ import drago
 from drago.datasets import make_synthetic
 from drago.metric import make_metric
 from drago.solvers.blocks import Blocks
+from drago.solvers.constants import theory_step
 from drago.solvers.iterations import Iterations
 from drago.solvers.steps import Steps
 from drago.solvers.warm_up import compile_for
@@ -36,10 +39,16 @@ _FROM, _TO = 1e-3, 1e-8
 _FACTOR = 2.0
 _STEPS = (3e-5, 30.0)
 _MOST_SECONDS = 12.0
+# Step sizes of the comparison of rates: the paper's grid, and as many orders of magnitude below it
+# that the grid's end decides nothing.
+_GRID = tuple(base * 10.0**k for k in range(0, -7, -1) for base in (3.0, 1.0))
 
 
 def rates(n: int, d: int, points: dict[str, Sequence[float]]) -> Rows:
     """Iterations a decade with the best step size, as one parameter varies and others stay.
+
+    From the stationary start: with A_0 = 0 the first points are far off, and no step size of the
+    grid comes back for a small mu.
 
     Parameters
     ----------
@@ -73,8 +82,9 @@ def _rate(n: int, d: int, setting: dict[str, float], guess: float | None) -> dic
     def decade(step: float) -> float:
         if step not in tried:
             method = PlainDrago(
-                step_size=step, block_size=block, metric="euclidean", primal="blocks", n_threads=1
-            )
+                step_size=step, block_size=block, metric="euclidean", primal="blocks",
+                start="stationary", n_threads=1,
+            )  # fmt: skip
             # A step that needs twice the best one's iterations need not show its end.
             most = 2.0 * min(tried.values(), default=np.inf)
             tried[step] = _iterations_a_decade(method, problem, best, most)
@@ -130,6 +140,145 @@ def _iterations_a_decade(
     above = np.flatnonzero(share > _FROM)
     first = iterations[above[-1]] if above.size else 0.0
     return float((iterations[-1] - first) / decades)
+
+
+def linear(n: int, d: int, nus: Sequence[float], passes: float) -> Rows:
+    """Calls by n at which the best step size of each method passes the levels of `linear`.
+
+    The best one is that which needs the fewest calls to the last level; where none gets there, that
+    which gets lowest. `passes` are the calls by n after which a run is over.
+    """
+    rows: Rows = []
+    for nu in nus:
+        problem = Spec("synthetic", "cvar", 1.0, nu, 0.5, n, d).build()
+        best = drago.solve(problem, tol=TOLERANCE).primal
+        for name in ("lsvrg", "prospect", "drago-n/d", "steady-n/d"):
+            entry = METHODS[name]
+            settings = entry.make(problem)
+            warm_up(with_step(settings, 1e-3), problem, entry)
+            found: list[Any] = []
+            for step in _GRID:
+                # A step that needs twice the best one's calls need not show its end.
+                most = min([passes, *(2.0 * place for place, *_ in found)])
+                limits = Limits(LEVELS[-1] / 10.0, most, 0.0, _MOST_SECONDS)
+                loop = Recorder(problem, 0, limits, best, certified=False)
+                with np.errstate(all="ignore"):
+                    loop.run(with_step(settings, step))
+                share = np.array(loop.curve.suboptimality)
+                where = places(np.array(loop.curve.calls) / n, share)
+                found.append((where[2], float(share.min()), where, step))
+            _, least, where, step = min(found)
+            rows.append(
+                {"method": name, "n": n, "d": d, "nu": float(nu), "passes": float(passes)}
+                | {"step_size": step, "least": least}
+                | dict(zip(("first", "middle", "last"), where))
+            )
+    return rows
+
+
+def bias(cases: Sequence[tuple[str, int | None, float]], batches: int) -> Rows:
+    """The bias of the gradients of SGD's batches at the optimum.
+
+    From each batch the same rows with their exact weights q are taken off, ``sum_B (q_B,i - n q_i /
+    |B|) grad l_i``: that has the same mean, because the latter part has no bias, and varies far
+    less. `squared` is the product of the means over two halves of the batches, whose expectation is
+    the squared norm of the bias, and `deviation` what it would vary by without one; `start` is the
+    norm of the gradient at w = 0.
+    """
+    rows: Rows = []
+    for data, size, nu in cases:
+        spec = Spec(data, nu=nu, rows=size)
+        problem = spec.build()
+        coef = drago.solve(problem, tol=TOLERANCE).coef
+        ev = problem.evaluate(*problem.to_internal(coef))
+        n, X = problem.n_samples, np.asarray(problem.X)
+        batch = min(BATCH, n // 2)
+        oracle = problem.uncertainty.oracle(np.full(batch, 1.0 / batch), problem.divergence)
+        rng = np.random.default_rng(0)
+        exact = problem.dual_oracle().weights(ev.losses, problem.nu)
+        grads = np.empty((batches, ev.w.size))
+        for k in range(batches):
+            some = rng.choice(n, batch, replace=False)
+            q = oracle.weights(ev.losses[some], problem.nu * n / batch)
+            q -= n / batch * exact[some]
+            grads[k] = (X[some].T @ (q[:, None] * ev.dlosses[some])).ravel()
+        half = batches // 2
+        means = grads[:half].mean(0), grads[half : 2 * half].mean(0)
+        spread = np.linalg.norm(np.cov(grads, rowvar=False)) / half
+        zero = problem.evaluate(np.zeros_like(ev.w), np.zeros(problem.n_outputs))
+        q = problem.dual_oracle().weights(zero.losses, problem.nu)
+        start = float(np.linalg.norm(X.T @ (q[:, None] * zero.dlosses)))
+        rows.append(
+            {"data": data, "nu": float(nu), "batches": batches, "batch": batch, "start": start}
+            | {"squared": float(np.dot(*means)), "deviation": float(spread)}
+        )
+    return rows
+
+
+@dataclass
+class TheoremSteps:
+    """The sequences of the theorem: a_1 = 1, a_2 = 4 alpha, then a factor 1 + alpha.
+
+    `Steps` has the a_2 = 1 + alpha of the experiments. The constant of c_t is that of the proof, in
+    which alpha is four times the theorem's.
+
+    Attributes
+    ----------
+    a, total : float
+        a_t and A_t of the last iteration.
+    """
+
+    alpha: float
+    a: float = 0.0
+    total: float = 0.0
+
+    def __call__(self, t: int, m: int, nu: float) -> tuple[float, float, float, float]:
+        before, total = self.a, self.total
+        self.a = {1: 1.0, 2: 4.0 * self.alpha}.get(t, (1.0 + self.alpha) * before)
+        self.total += self.a
+        far = before / (64.0 * self.alpha * max(m - 1, 1) ** 2) if m > 1 else 0.0
+        near = total - (m - 1) * far
+        return before / self.a, near / self.a, far / self.a, nu * total / self.a
+
+
+def theorem(n: int, d: int, nus: Sequence[float], lengths: float, seeds: int) -> Rows:
+    """Both sides of the theorem's bound after T iterations of its sequences.
+
+    Huber loss, CVaR 0.5, mu = 1, two blocks. `left` is ``A_T mu/4 ||w_T - w*||^2 + A_T nu/4 ||q_T -
+    q*||^2``, the mean over seeds: what the bound adds to it, the gaps, is not negative. T is 1, and
+    then up to `lengths` times one over the step size.
+    """
+    rows: Rows = []
+    data = make_synthetic(n, d, random_state=0)
+    for nu in nus:
+        problem = drago.DROProblem(
+            data.X, data.y, loss="huber", uncertainty=drago.CVaR(0.5), shift_cost=nu / n, l2_reg=1.0
+        )
+        best = drago.solve(problem, tol=TOLERANCE)
+        w_best = problem.to_internal(best.coef)[0]
+        q_best = problem.dual_oracle().weights(problem.evaluate(w_best, np.zeros(1)).losses, nu / n)
+        blocks = Blocks(problem, 2, 1)
+        alpha = theory_step(problem, blocks.count)
+        start = problem.evaluate(np.zeros((d, 1)), np.zeros(1))
+        times = [1, *(int(k / alpha) for k in np.arange(1.0, 2.0 * lengths + 1.0) / 2.0)]
+        left, first = np.zeros(len(times)), 0.0
+        for seed in range(seeds):
+            rng = np.random.default_rng(seed)
+            metric = make_metric(problem, "euclidean")
+            state = Iterations(problem, blocks, metric, None, start, "nominal")
+            steps = state.steps = TheoremSteps(alpha)
+            for k, last in enumerate(times):
+                for i, j in rng.integers(0, blocks.count, size=(last - state.t, 2)).tolist():
+                    state.step(i, j)
+                q = blocks.scatter(state.q)
+                square = np.sum((state.w - w_best) ** 2) + nu * np.sum((q - q_best) ** 2)  # mu = 1
+                left[k] += 0.25 * steps.total * square / seeds
+                if last == 1:  # the first iteration draws nothing that counts
+                    first = float(np.sum(state.w**2))
+        right = n * problem.lipschitz**2 / nu * first
+        same = {"n": n, "d": d, "nu": float(nu), "step_size": alpha, "seeds": seeds, "right": right}
+        rows += [same | {"T": T, "left": float(value)} for T, value in zip(times, left)]
+    return rows
 
 
 # ---------------------------------------------------------------------------- iterations
@@ -245,6 +394,9 @@ def _kappa(
 
 TABLES: dict[str, Callable[..., Rows]] = {
     "rates": rates,
+    "linear": linear,
+    "bias": bias,
+    "theorem": theorem,
     "costs": costs,
     "memory": memory,
     "kappas": kappas,

@@ -113,6 +113,9 @@ class LSVRG:
     ``w <- w - eta (n qbar_i (grad l_i(w) - grad l_i(wbar)) + gbar + mu w)``. The weights are a
     checkpoint's, so the method converges for large shift costs only. Spectral sets.
 
+    A checkpoint counts n oracle calls and a step one, as in the authors' code: the gradient of row
+    i at ``wbar`` is known from the checkpoint.
+
     Parameters
     ----------
     step_size : float or "auto"

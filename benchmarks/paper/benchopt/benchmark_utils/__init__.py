@@ -46,10 +46,9 @@ class Watched(Loop):
     ) -> None:
         super().__init__(problem, tol=TARGET, random_state=solver.seed, quiet=True)
         self.solver, self.asked, self.certified = solver, callback, certified
-        self.free_calls = problem.n_samples if solver.method == "lsvrg" else 0
 
     def observe(self, iterate: Iterate) -> None:
-        calls = iterate.n_oracle_calls + self._before[2] - self.free_calls * (iterate.n_iter + 1)
+        calls = iterate.n_oracle_calls + self._before[2]
         self.solver.point = {"w": iterate.w.copy(), "calls": calls}
         if not self.asked():
             self._stop(Status.STOPPED)
