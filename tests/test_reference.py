@@ -62,10 +62,17 @@ def score_vectors(n, rng):
 # -------------------------------------------------------------------------------- the inner map
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((9,), id="nine"),
+        pytest.param((1, 2, 3, 7, 8, 17), id="few and many", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(("set_", "divergence"), PAIRS, ids=name)
-def test_worst_case_agrees_with_cvxpy(set_, divergence):
+def test_worst_case_agrees_with_cvxpy(set_, divergence, sizes):
     rng = np.random.default_rng(1)
-    for n in (1, 2, 3, 7, 8, 17):
+    for n in sizes:
         for p in nominals(n, rng):
             for u in score_vectors(n, rng):
                 for c in (5.0, 1e-2, 0.0):

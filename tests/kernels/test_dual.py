@@ -200,7 +200,7 @@ def test_capped_where_the_subsample_misleads(divergence, cap):
 def test_capped_on_round_numbers():
     """Where steps of the search land on its ends exactly, it must not go back and forth."""
     rng = np.random.default_rng(0)
-    for _ in range(3000):
+    for _ in range(1500):
         n = int(rng.integers(2, 9))
         u, p = np.round(3.0 * rng.standard_normal(n)), rng.integers(1, 8, n).astype(float)
         p /= p.sum()
@@ -298,10 +298,10 @@ def spectral_case(set_, u, p, c, divergence, keep_log=False):
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_spectral(divergence, set_):
     rng = np.random.default_rng(7)
-    for n in (1, 2, 3, 10, 257, 1500):
+    for n in (1, 2, 3, 10, 257):  # for many rows the twin would be slow: see below
         for p in nominals(n, rng):
             for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
-                for c in (30.0, 0.5, 0.01, 0.0) if n < 1000 else (0.5, 0.0):
+                for c in (30.0, 0.5, 0.01, 0.0):
                     args = spectral_case(set_, u, p, c, divergence, keep_log=c > 0)
                     by_u, by_p, sigma, q, log_ratio, first = args
                     twin = twins.worst_case(set_, by_u, c, divergence, by_p)

@@ -204,7 +204,9 @@ def test_every_setting_with_an_intercept_and_sample_weights(settings):
     assert near(problem, result, drago.solve(problem, "lbfgs", tol=1e-8), 1e-6)
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full", "auto"])
+@pytest.mark.parametrize(
+    "metric", [pytest.param("euclidean", marks=pytest.mark.slow), "diagonal", "full", "auto"]
+)
 @pytest.mark.parametrize("constraint", ["box", "nonnegative", "ball"])
 @pytest.mark.parametrize("loss", ["squared", "multinomial"])
 def test_constraints_in_every_metric(metric, constraint, loss):

@@ -75,7 +75,7 @@ def assert_agree(on_arrays, on_tensors, tolerance=1e-9):
 @pytest.mark.parametrize(("name", "divergence"), SETS)
 def test_all_losses_and_sets(loss, name, divergence):
     problem = make_problem(loss, name, divergence)
-    assert_agree(*run_both(problem, "blocks", lambda: Steps(0.01, 0.01, True)))
+    assert_agree(*run_both(problem, "blocks", lambda: Steps(0.01, 0.01, True), n_iter=60))
 
 
 @pytest.mark.parametrize("kind", ["blocks", "support"])
