@@ -1,6 +1,9 @@
 """Sets and problems that many tests run over, with the tuples that the witnesses understand."""
 
+import itertools
+
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
 import drago
@@ -38,6 +41,21 @@ PAIRS = [
     for divergence in DIVERGENCES
     if uncertainty.own_divergence in (None, divergence)
 ]
+
+
+def thinned(*axes, keep):
+    """All combinations for `parametrize`, of which one in `keep` is quick and the others are slow.
+
+    Quick are those whose places along the axes add up to a multiple of `keep`, so that each value
+    is seen with several others. Tuples along an axis are spread over several arguments.
+    """
+    found = []
+    for combination in itertools.product(*map(enumerate, axes)):
+        values = [v if isinstance(v, tuple) else (v,) for _, v in combination]
+        quick = sum(place for place, _ in combination) % keep == 0
+        marks = () if quick else pytest.mark.slow
+        found.append(pytest.param(*itertools.chain(*values), marks=marks))
+    return found
 
 
 def nominal(kind, n, rng):

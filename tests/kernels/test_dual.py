@@ -337,7 +337,7 @@ def test_spectral_of_many_rows(divergence):
 def test_ball_from_a_cold_start(divergence, radius):
     rng = np.random.default_rng(9)
     set_ = (f"{divergence}_ball", radius)
-    for n in SIZES if radius == 2.0 else SIZES[:-1]:
+    for n in SIZES[:-1]:  # for many rows, see below
         for p in nominals(n, rng):
             for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
                 for c in (30.0, 1.0, 0.03, 0.0):

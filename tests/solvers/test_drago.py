@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import drago
 import reference
-from cases import DIVERGENCES, LEVEL, kink, no_worse
+from cases import DIVERGENCES, LEVEL, kink, no_worse, thinned
 from drago.solvers import base
 from drago.solvers.base import Iterate
 from drago.solvers.drago import theory_step
@@ -347,11 +347,10 @@ def test_the_start_on_a_part_is_named_and_can_be_switched_off():
     assert "started" not in solve(problem, paper).message
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("options", [
+@pytest.mark.parametrize("loss, options", thinned(LOSSES, [
     {}, {"fit_intercept": True}, {"constraint": drago.Box(-0.3, 0.3)}, {"shift_cost": 1e-3},
     {"uncertainty": drago.Extremile(2.0)}, {"sample_weight": np.arange(8200) % 5},
-], ids=str)  # fmt: skip
+], keep=2), ids=str)  # fmt: skip
 def test_the_start_on_a_part_changes_no_answer(loss, options, monkeypatch):
     monkeypatch.setattr("drago.passes.Passes.least_part", 200)
     monkeypatch.setattr("drago.solvers.progressive._ROWS", 5)

@@ -321,8 +321,14 @@ VARIANTS = {
 }  # fmt: skip
 
 
+LONG = ("lists of rows", "multinomial, intercept, blocks", "kl ball")
+
+
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in VARIANTS],
+)
 def test_interrupted_and_resumed_is_the_same_to_the_last_bit(name, tmp_path):
     """By Ctrl-C and by errors, in the middle of rounds, many times in a solve."""
     options, settings, kwargs = VARIANTS[name]
@@ -665,8 +671,8 @@ def test_from_the_answer_itself(solver, loss, intercept):
     for start in starts:
         warm = drago.solve(problem, solver, tol=1e-6, warm_start=start)
         assert warm.status == "optimal" and warm.rel_gap <= 1e-6
-        assert warm.n_iter <= 4 and warm.n_iter <= cold.n_iter
-        assert warm.n_passes <= cold.n_passes
+        # Where the bound came from another point, a few iterations lead to one as good.
+        assert warm.n_iter <= 0.5 * cold.n_iter and warm.n_passes <= 0.5 * cold.n_passes
         assert no_worse(warm, cold.primal)
 
 
