@@ -425,7 +425,8 @@ class Squared:
 
 
 # The first calls are for the reference, later ones in blocks, in certificates and in a finish.
-CALLS = (1, 2, 3, 4, 5, 7, 10, 13, 20, 30, 45)
+# There are about fifty in a solve to its end; how many depends on rounding.
+CALLS = (1, 2, 3, 4, 5, 7, 10, 13, 20, 30, 40)
 
 
 def test_a_loss_of_ones_own():
