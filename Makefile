@@ -10,16 +10,20 @@ STAMP := $(VENV)/.stamp
 # What drago is compared with has an environment of its own.
 PEERS := .venv-peers
 
+# Two workers, of which the one that is done takes over tests of the other. Both write the bytecode
+# of the tests, or each run would compile them twice anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
+
 .PHONY: demo test test-slow test-all lint format bench bench-peers paper paper-quick paper-docs clean
 
 demo: $(STAMP)-core
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)-test
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(STAMP)-test
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(PYTEST) -m slow
 
 test-all: test test-slow
 

@@ -1,9 +1,17 @@
 """Sets and problems that many tests run over, with the tuples that the witnesses understand."""
 
+import itertools
+
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
 import drago
+
+EPS = np.finfo(float).eps
+# A solve takes a point that is level with its best one, up to 4e-16 of the objective, where the
+# gap is smaller. That and a rounding is what a certificate may raise the objective by.
+LEVEL = 5e-16
 
 
 def kink(x):
@@ -35,6 +43,21 @@ PAIRS = [
 ]
 
 
+def thinned(*axes, keep):
+    """All combinations for `parametrize`, of which one in `keep` is quick and the others are slow.
+
+    Quick are those whose places along the axes add up to a multiple of `keep`, so that each value
+    is seen with several others. Tuples along an axis are spread over several arguments.
+    """
+    found = []
+    for combination in itertools.product(*map(enumerate, axes)):
+        values = [v if isinstance(v, tuple) else (v,) for _, v in combination]
+        quick = sum(place for place, _ in combination) % keep == 0
+        marks = () if quick else pytest.mark.slow
+        found.append(pytest.param(*itertools.chain(*values), marks=marks))
+    return found
+
+
 def nominal(kind, n, rng):
     """Uniform or random weights with a few tiny ones."""
     if kind == "uniform":
@@ -58,3 +81,12 @@ def make(loss="squared", n=37, d=4, seed=0, sparse=False, **settings):
         y = np.argsort(np.argsort(z)) * 3 // n
     settings = {"shift_cost": 0.2, "l2_reg": 0.1, "uncertainty": drago.CVaR(0.4)} | settings
     return drago.DROProblem(sp.csr_array(X) if sparse else X, y, loss=loss, **settings)
+
+
+def no_worse(result, value):
+    """Whether a solve ends no higher than an objective that it has seen.
+
+    But for a level point at each certificate, and the sums over the rows in another order.
+    """
+    rounding = LEVEL * len(result.history) + EPS * result.dual_weights.size
+    return result.primal <= value + rounding * abs(value)

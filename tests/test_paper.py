@@ -27,6 +27,7 @@ def command(*options):
     )
 
 
+@pytest.mark.slow
 def test_the_command_writes_everything_and_goes_on_where_it_stopped(tmp_path):
     import pyarrow.parquet as pq
 

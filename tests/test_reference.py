@@ -62,10 +62,17 @@ def score_vectors(n, rng):
 # -------------------------------------------------------------------------------- the inner map
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((9,), id="nine"),
+        pytest.param((1, 2, 3, 7, 8, 17), id="few and many", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(("set_", "divergence"), PAIRS, ids=name)
-def test_worst_case_agrees_with_cvxpy(set_, divergence):
+def test_worst_case_agrees_with_cvxpy(set_, divergence, sizes):
     rng = np.random.default_rng(1)
-    for n in (1, 2, 3, 7, 8, 17):
+    for n in sizes:
         for p in nominals(n, rng):
             for u in score_vectors(n, rng):
                 for c in (5.0, 1e-2, 0.0):
@@ -108,7 +115,9 @@ def test_worst_case_meets_first_order_conditions(set_, divergence, scale):
                     slope = ratio if divergence == "chi2" else 1 + np.log(ratio)
                     v = u - c * slope
                     best = twins.worst_case_extended(set_, v, 0.0, divergence, p)
-                    assert np.sum(v * (best - q)) < 1e-14 * (c + np.abs(u).max())
+                    # Some processors have no type longer than float64.
+                    rounding = max(1e-14, 8 * n * np.finfo(twins.LONG).eps)
+                    assert np.sum(v * (best - q)) < rounding * (c + np.abs(u).max())
                     assert twins.feasibility(set_, q.astype(float), p) < 1e-13
 
 

@@ -388,7 +388,8 @@ def test_features_of_any_number(kind, dtype):
     assert fitted.coef_.dtype == (np.float32 if dtype is np.float32 else np.float64)
     plain = kind().fit(X.astype(float), y)
     assert fitted.coef_ == pytest.approx(plain.coef_, rel=1e-4)
-    np.testing.assert_array_equal(fitted.predict(X)[:5], fitted.predict(X[:5]))
+    # Fewer rows may be multiplied in another order.
+    assert fitted.predict(X)[:5] == pytest.approx(fitted.predict(X[:5]), rel=1e-12)
 
 
 @KINDS

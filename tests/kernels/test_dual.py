@@ -12,6 +12,7 @@ from drago.kernels import dual_balls, dual_capped, dual_spectral
 
 NONE = np.empty(0)
 INF = np.inf
+EPS = np.finfo(float).eps
 SIZES = (1, 2, 3, 10, 257, 3000)
 # Cold starts look at a strided subsample from this many rows on.
 MANY = 4 * dual_capped.SUBSAMPLE + 500
@@ -199,7 +200,7 @@ def test_capped_where_the_subsample_misleads(divergence, cap):
 def test_capped_on_round_numbers():
     """Where steps of the search land on its ends exactly, it must not go back and forth."""
     rng = np.random.default_rng(0)
-    for _ in range(3000):
+    for _ in range(1500):
         n = int(rng.integers(2, 9))
         u, p = np.round(3.0 * rng.standard_normal(n)), rng.integers(1, 8, n).astype(float)
         p /= p.sum()
@@ -243,9 +244,12 @@ def test_a_tail_of_whole_rows():
         tail = round(n / cap)
         for start in (np.nan, n - tail - 0.7, n - tail - 0.5, n - tail - 0.3, 0.1, -5.0, n + 5.0):
             q, tau, _ = capped("chi2", u, p, 1e-3, cap, start)
-            assert (np.flatnonzero(q > 0) == np.flatnonzero(u >= n - tail)).all()
-            np.testing.assert_allclose(q[q > 0], cap / n, rtol=1e-13)
-            assert n - tail - 1.0 <= tau <= n - tail
+            above = u >= n - tail
+            # Each is one product, of which cap and 1 / n are rounded.
+            np.testing.assert_allclose(q[above], cap / n, rtol=3 * EPS)
+            # What their sum, of up to n roundings, lacks of 1 is left to the rows below.
+            assert q[~above].min() >= 0.0 and q[~above].sum() <= n * EPS
+            assert n - tail - 1.0 - n * EPS <= tau <= n - tail
 
 
 # ---------------------------------------------------------------------------------- spectral sets
@@ -294,10 +298,10 @@ def spectral_case(set_, u, p, c, divergence, keep_log=False):
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_spectral(divergence, set_):
     rng = np.random.default_rng(7)
-    for n in (1, 2, 3, 10, 257, 1500):
+    for n in (1, 2, 3, 10, 257):  # for many rows the twin would be slow: see below
         for p in nominals(n, rng):
             for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
-                for c in (30.0, 0.5, 0.01, 0.0) if n < 1000 else (0.5, 0.0):
+                for c in (30.0, 0.5, 0.01, 0.0):
                     args = spectral_case(set_, u, p, c, divergence, keep_log=c > 0)
                     by_u, by_p, sigma, q, log_ratio, first = args
                     twin = twins.worst_case(set_, by_u, c, divergence, by_p)
@@ -333,7 +337,7 @@ def test_spectral_of_many_rows(divergence):
 def test_ball_from_a_cold_start(divergence, radius):
     rng = np.random.default_rng(9)
     set_ = (f"{divergence}_ball", radius)
-    for n in SIZES if radius == 2.0 else SIZES[:-1]:
+    for n in SIZES[:-1]:  # for many rows, see below
         for p in nominals(n, rng):
             for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
                 for c in (30.0, 1.0, 0.03, 0.0):

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
+import cases
 import drago
 import twins
 from drago.problem import NonFiniteLossError
@@ -59,8 +60,7 @@ def check_sound(problem, result):
     assert np.isfinite(result.coef).all() and np.isfinite(result.intercept).all()
     for value in (result.primal, result.gap, result.rel_gap, result.dual):
         assert not np.isnan(value)
-    P0 = problem.reference[0]
-    assert result.primal <= P0 + 1e-15 * abs(P0)
+    assert cases.no_worse(result, problem.reference[0])
     value = problem.objective(result.coef, result.intercept)
     assert value == pytest.approx(result.primal, rel=1e-12, abs=1e-14)
 
@@ -229,7 +229,7 @@ class InterruptedLoss:
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 8, 12, 20])
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 8, 12, 16])  # of more than twenty calls
 def test_interrupt_inside_a_users_loss(at, intercept):
     """At the reference, before the first certificate, in the middle: an answer in any case."""
     X, y = data()
@@ -364,7 +364,7 @@ def test_history(loss, options, solver):
         assert (np.diff(columns[name]) >= 0).all() and (columns[name] >= 0).all(), name
     assert (history.solver_time <= history.time).all()
     rounding = 1e-14 * np.abs(history.primal).max()
-    assert (np.diff(history.primal) <= 4e-16 * np.abs(history.primal[1:])).all()
+    assert (np.diff(history.primal) <= cases.LEVEL * np.abs(history.primal[1:])).all()
     assert (np.diff(history.gap) <= rounding).all()
     assert (np.diff(history.dual) >= -rounding).all()
     assert (history.gap >= 0).all()

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import drago
+from cases import thinned
 from drago.metric import make_metric
 from drago.solvers import blocks as module
 from drago.solvers.blocks import Blocks
@@ -226,9 +227,15 @@ def test_visits_that_are_not_compiled(monkeypatch):
 # ------------------------------------------------------------------------------------ the threads
 
 
-@pytest.mark.parametrize("storage", ["dense", "float32", "csr", "csr32"])
-@pytest.mark.parametrize("kind", [Iterations, SupportIterations, LaggedIterations])
-@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+@pytest.mark.parametrize(
+    "storage, kind, loss",
+    thinned(
+        ["dense", "float32", "csr", "csr32"],
+        [Iterations, SupportIterations, LaggedIterations],
+        ["squared", "multinomial"],
+        keep=2,
+    ),
+)
 def test_threads_do_not_change_a_bit(storage, kind, loss, monkeypatch):
     monkeypatch.setattr(module, "SMALL", 0)
     monkeypatch.setattr(module, "_PART", 256)

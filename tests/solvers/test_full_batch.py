@@ -75,9 +75,9 @@ def test_subgradient_method_without_a_shift_cost(uncertainty):
 )
 @pytest.mark.parametrize("constraint", [None, drago.L2Ball(0.3)])
 def test_agog_equals_its_transcription(loss, uncertainty, constraint):
-    problem = make(loss, uncertainty=uncertainty, constraint=constraint)
+    problem = make(loss, uncertainty=uncertainty, constraint=constraint, l2_reg=1.0, shift_cost=2.0)
     run = _Optimistic(problem, Silent(problem))
-    run.lipschitz = lipschitz = 300.0  # above what it will measure
+    run.lipschitz = lipschitz = 30.0  # above what it will measure
     ev = problem.evaluate(*run.loop.start)
     here = run._field(ev.w, run.exact.weights(ev.losses, problem.nu))
     begun = run.n_calls

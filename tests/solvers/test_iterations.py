@@ -473,7 +473,7 @@ def test_constraints_hold_at_every_iteration(constraint, kind, metric, loss):
     it = begin(problem, 3, metric, kind)
     if metric == "euclidean":
         it.steps = Steps(0.002, 0.1, True)
-    for i, j in draw(3, 800 if metric == "euclidean" else 500):
+    for i, j in draw(3, {"euclidean": 800, "diagonal": 500, "full": 350}[metric]):
         it.step(int(i), int(j))
         assert constraint.contains(it.w)
     free = make(X, y, loss, mu=0.01)

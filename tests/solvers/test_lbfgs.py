@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 import drago
 import reference
 import twins
-from cases import DIVERGENCES, kink
+from cases import DIVERGENCES, kink, no_worse
 
 LOSSES = {
     "squared": "squared",
@@ -124,11 +124,9 @@ def check_against_cvxpy(loss, name, divergence, intercept, weighted, constraint,
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 def test_value_is_that_of_cvxpy(loss, name, divergence):
-    """Three of the twelve ways for each loss and set; all of them below."""
-    index = list(LOSSES).index(loss) * 5 + PAIRS.index((name, divergence))
-    for k in range(3):
-        way = WAYS[(5 * index + 4 * k + k) % len(WAYS)]
-        check_against_cvxpy(loss, name, divergence, *way, seed=index)
+    """One of the twelve ways for each loss and set; all of them below."""
+    index = list(LOSSES).index(loss) * len(PAIRS) + PAIRS.index((name, divergence))
+    check_against_cvxpy(loss, name, divergence, *WAYS[5 * index % len(WAYS)], seed=index)
 
 
 @pytest.mark.slow
@@ -139,8 +137,7 @@ def test_value_is_that_of_cvxpy_in_every_way(way):
 
 
 def test_every_way_is_seen_by_the_quick_test():
-    indices = [5 * k + j for k in range(len(LOSSES)) for j in range(len(PAIRS))]
-    seen = {(5 * index + 5 * k) % len(WAYS) for index in indices for k in range(3)}
+    seen = {5 * index % len(WAYS) for index in range(len(LOSSES) * len(PAIRS))}
     assert seen == set(range(len(WAYS)))
 
 
@@ -244,7 +241,11 @@ def test_features_of_another_scale(loss, intercept, scale):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("scale", [2.0**-20, 2.0**20])
 def test_the_unit_of_the_features_does_not_matter_next_to_an_intercept(loss, scale):
-    """Bit for bit, where the change of unit is exact."""
+    """Bit for bit, where the change of unit is exact.
+
+    Neither overflows nor underflows, and the powers of two are even: each product, sum and root
+    rounds as before, in any order that the processor takes (the same one for arrays of one shape).
+    """
     X, y = data(loss)
     plain = solve(make(X, y, loss=loss, fit_intercept=True))
     scaled = solve(make(scale * X, y, loss=loss, fit_intercept=True, l2_reg=1e-2 * scale**2))
@@ -349,7 +350,7 @@ def test_columns_of_hopeless_scales_are_judged_honestly(loss, intercept):
     scales = 10.0 ** np.arange(-4, 6, 2)
     problem = make(X * scales, y, loss=loss, fit_intercept=intercept, l2_reg=1e-6)
     result = as_far_as_it_goes(problem, 1e-4)
-    assert result.primal <= problem.reference[0] and result.rel_gap <= 1.0
+    assert no_worse(result, problem.reference[0]) and result.rel_gap <= 1.0 + 1e-12
     # A point that is good for the problem with equal scales is a witness from above.
     equal = solve(make(X, y, loss=loss, fit_intercept=intercept, l2_reg=1e-6))
     assert result.dual <= problem.objective(equal.coef / scales, equal.intercept)

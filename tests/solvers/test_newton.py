@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import drago
 import reference
-from cases import kink
+from cases import LEVEL, kink, no_worse
 from drago.solvers.base import Loop
 from drago.solvers.newton import Newton, _CompiledStage, _Run, _Stage
 
@@ -288,7 +288,7 @@ def test_compiled_steps_keep_to_the_number_allowed(most):
 def test_a_good_start_is_made_use_of():
     problem = drago.DROProblem(*data(n=2000), uncertainty=drago.CVaR(0.1), shift_cost=0.0)
     cold = solve(problem, 1e-8)
-    near = drago.solve(problem, Newton(), tol=1e-9, warm_start=cold.coef + 1e-6)
+    near = drago.solve(problem, Newton(), tol=1e-8, warm_start=cold)
     assert near.status == "optimal" and near.n_iter < cold.n_iter
 
 
@@ -370,7 +370,8 @@ def test_the_answer_does_not_depend_on_the_seed_and_is_the_same_again():
 def test_the_objective_never_rises():
     problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-4)
     result = solve(problem, 1e-8)
-    assert (np.diff(result.history.primal) <= 0).all()
+    primal = result.history.primal
+    assert (np.diff(primal) <= LEVEL * np.abs(primal[1:])).all()
     assert (np.diff(result.history.n_passes) >= 0).all()
     assert (np.diff(result.history.n_iter) >= 0).all()
     assert result.primal < problem.reference[0]
@@ -380,7 +381,7 @@ def test_limits_are_kept():
     problem = drago.DROProblem(*data(), uncertainty=drago.CVaR(0.1), shift_cost=1e-4)
     with pytest.warns(ConvergenceWarning, match="max_iter=3 reached"):
         result = drago.solve(problem, Newton(), tol=1e-10, max_iter=3)
-    assert result.n_iter == 3 and result.primal <= problem.reference[0]
+    assert result.n_iter == 3 and no_worse(result, problem.reference[0])
 
 
 def test_what_the_method_is_not_for_is_refused_in_one_sentence():
@@ -418,4 +419,4 @@ def test_trivial_data():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             result = drago.solve(problem, Newton())
-        assert np.isfinite(result.coef).all() and result.primal <= problem.reference[0]
+        assert np.isfinite(result.coef).all() and no_worse(result, problem.reference[0])

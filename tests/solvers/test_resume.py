@@ -24,6 +24,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
 import drago
+from cases import no_worse
 from drago.checkpoint import CheckpointError, load
 from drago.result import Record
 from drago.solvers import iterations, resume
@@ -143,6 +144,8 @@ def run_in_legs(problem, method, path, steps, **kwargs):
 
 # ------------------------------------------------------------------------------------ kill -9
 
+# Of this file as a program, which has to find what it imports.
+PROGRAM = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 KILLS = 20
 SLOW = {
     "numeric step": (
@@ -216,7 +219,7 @@ def age(path):
 @pytest.mark.parametrize("name", SLOW)
 def test_killed_twenty_times_in_a_row(name, tmp_path):
     command = [sys.executable, __file__, name, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=PROGRAM)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     print(report)
@@ -322,8 +325,14 @@ VARIANTS = {
 }  # fmt: skip
 
 
+LONG = ("lists of rows", "multinomial, intercept, blocks", "kl ball")
+
+
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in VARIANTS],
+)
 def test_interrupted_and_resumed_is_the_same_to_the_last_bit(name, tmp_path):
     """By Ctrl-C and by errors, in the middle of rounds, many times in a solve."""
     options, settings, kwargs = VARIANTS[name]
@@ -331,8 +340,10 @@ def test_interrupted_and_resumed_is_the_same_to_the_last_bit(name, tmp_path):
     method = drago.Drago(**{"finish": "none", "progressive": False, **settings})
     count = method.n_blocks(problem)
     compiled = OneBlockIterations.is_for(problem, count)
-    # Compiled rounds are longer: it takes more accuracy for a solve of several of them.
-    kwargs = {"tol": 1e-16 if compiled else 1e-9, **kwargs}
+    # Compiled rounds are longer: a solve of several of them would need a tolerance so small that
+    # it depends on rounding whether it is reached.
+    endless = compiled and "tol" not in kwargs
+    kwargs = {**({"tol": 0.0, "max_iter": 60} if endless else {"tol": 1e-9}), **kwargs}
     expected = quiet(problem, method, **kwargs)
     # A leg has to be longer than a round, which is half the blocks.
     steps = max(count // 2, 8 if compiled else 4) + 1
@@ -665,7 +676,7 @@ def test_parameters_are_told_apart_to_the_last_bit(first, second, tmp_path):
 def test_a_spectrum_is_the_same_in_another_process(tmp_path):
     problem, path = make(uncertainty=drago.Spectrum(integral=cube)), tmp_path / "solve"
     command = [sys.executable, __file__, "begin", str(path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=60, env=PROGRAM)
     assert path.exists()
     assert drago.solve(problem, "drago", checkpoint=path).status == "optimal"
 
@@ -779,9 +790,9 @@ def test_from_the_answer_itself(solver, loss, intercept):
     for start in starts:
         warm = drago.solve(problem, solver, tol=1e-6, warm_start=start)
         assert warm.status == "optimal" and warm.rel_gap <= 1e-6
-        assert warm.n_iter <= 4 and warm.n_iter <= cold.n_iter
-        assert warm.n_passes <= cold.n_passes
-        assert warm.primal <= cold.primal + 1e-14 * abs(cold.primal)
+        # Where the bound came from another point, a few iterations lead to one as good.
+        assert warm.n_iter <= 0.5 * cold.n_iter and warm.n_passes <= 0.5 * cold.n_passes
+        assert no_worse(warm, cold.primal)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -795,11 +806,11 @@ def test_never_worse_than_the_start(solver, loss):
         for start in (good.coef, good.coef * (1 + 0.01 * rng.standard_normal(good.coef.shape))):
             result = quiet(problem, solver, tol=1e-9, warm_start=start, **kwargs)
             value = problem.objective(start)
-            assert result.primal <= value + 1e-14 * abs(value)
+            assert no_worse(result, value)
             assert result.primal == pytest.approx(problem.objective(result.coef), rel=1e-12)
         # A start that is worse than the trivial model does no harm either.
         result = quiet(problem, solver, warm_start=-100.0 * good.coef, **kwargs)
-        assert result.primal <= problem.reference[0] * (1 + 1e-14)
+        assert no_worse(result, problem.reference[0])
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -845,7 +856,7 @@ def test_a_start_outside_the_constraint_set_is_projected(constraint):
         result = quiet(problem, "drago", warm_start=start, **kwargs)
         assert constraint.contains(result.coef)
         value = problem.objective(constraint.project(start))
-        assert result.primal <= value + 1e-14 * abs(value)
+        assert no_worse(result, value)
     assert result.status == "optimal"
 
 

@@ -56,7 +56,7 @@ def test_level_steps_go_to_the_largest():
     problem = make(n=100, shift_cost=1.0)
     found = drago.tune(problem, "lsvrg", grid=[0.01, 0.02], seeds=[0], n_passes=400)
     low, high = (trial.objective for trial in found.trials)
-    assert low == pytest.approx(high, rel=1e-14)
+    assert low == pytest.approx(high, rel=1e-13)  # what `tune` calls level
     assert found.step_size == 0.02
 
 

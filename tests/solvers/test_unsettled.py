@@ -64,7 +64,7 @@ def test_the_lists_change_nothing(kind, name, nu, weighted, monkeypatch):
     assert all_of_them == 200 and expected._unsettled is None
     # Elsewhere the threshold moves too far in 200 steps, or the lists are too long.
     if kind is not LaggedIterations and (name, nu) not in (("cvar 0.5", 0.1), ("simplex", 1e-3)):
-        assert on_all < 100
+        assert on_all < 130  # at most 80, if a list is left when rounding has no part in it
     assert np.abs(expected.w).max() > 0.1
     agree(found, expected)
 
@@ -76,7 +76,7 @@ def test_without_a_shift_cost(name, monkeypatch):
         run(problem, Iterations, least, 200, monkeypatch, UnregularisedSteps(6, 0.0, 5.0, 1.0))
         for least in (0, np.inf)
     )
-    assert found[1] < 150 and np.abs(expected[0].w).max() > 0.1
+    assert found[1] < 180 and np.abs(expected[0].w).max() > 0.1
     agree(found[0], expected[0])
 
 
@@ -84,7 +84,7 @@ def test_equals_the_literal_algorithm(monkeypatch):
     n, n_blocks, iterations = 600, 6, 120
     problem = problem_of(SETS["cvar 0.1"], 0.05, n=n)
     it, on_all = run(problem, Iterations, 0, iterations, monkeypatch)
-    assert on_all < 60
+    assert on_all < 80
     metric = it.metric
     H = metric.basis @ np.diag(metric.eigenvalues) @ metric.basis.T
     draws = np.random.default_rng(1).integers(0, n_blocks, size=(iterations, 2))

@@ -71,11 +71,10 @@ def assert_agree(on_arrays, on_tensors, tolerance=1e-9):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-10 * abs(expected[1]))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("name", "divergence"), SETS)
+@pytest.mark.parametrize(("loss", "name", "divergence"), cases.thinned(LOSSES, SETS, keep=4))
 def test_all_losses_and_sets(loss, name, divergence):
     problem = make_problem(loss, name, divergence)
-    assert_agree(*run_both(problem, "blocks", lambda: Steps(0.01, 0.01, True)))
+    assert_agree(*run_both(problem, "blocks", lambda: Steps(0.01, 0.01, True), n_iter=60))
 
 
 @pytest.mark.parametrize("kind", ["blocks", "support"])
@@ -83,7 +82,7 @@ def test_all_losses_and_sets(loss, name, divergence):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_with_intercept_and_weights(loss, weighted, kind):
     problem = make_problem(loss, fit_intercept=True, weighted=weighted)
-    found = run_both(problem, kind, lambda: Steps(0.05, 0.08, True), count=5)
+    found = run_both(problem, kind, lambda: Steps(0.05, 0.08, True), count=5, n_iter=60)
     assert_agree(*found)
 
 

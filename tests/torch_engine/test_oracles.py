@@ -96,7 +96,9 @@ def loss_vectors(n, rng):
 # ------------------------------------------------------------------------ the weights themselves
 
 
-@all_pairs
+@pytest.mark.parametrize(
+    ("way", "name", "divergence"), cases.thinned(WAYS, PAIRS, keep=2), indirect=["way"]
+)
 def test_agrees_with_the_oracle_on_arrays(name, divergence, way):
     rng = np.random.default_rng(1)
     oracle = TensorOracle(build(name), divergence)
@@ -132,7 +134,7 @@ def hard_to_pool(n, rng):
 def test_pools_of_many_rows(name, divergence):
     rng = np.random.default_rng(3)
     oracle = TensorOracle(build(name), divergence)
-    for k, u in enumerate(hard_to_pool(2500, rng)):
+    for k, u in enumerate(hard_to_pool(1200, rng)):
         p = cases.nominal("random", u.size, rng) if k % 2 else None
         for c in (0.0, 1e-6, 0.1, 3.0):
             assert_close(*both(oracle, u, c, p))
@@ -150,7 +152,8 @@ def test_pools_of_a_hundred_thousand_rows(divergence):
         assert_close(*both(oracle, u, c, p), rtol=1e-11)
     q, expected = both(oracle, pools[2], 0.5)
     assert_close(q, expected, rtol=1e-11)
-    assert abs(math.fsum(q) - 1.0) <= 1e-15
+    # A sum by halves has log2(n) < 17 roundings, and there are two: of the masses, of the weights.
+    assert abs(math.fsum(q) - 1.0) <= 17 * np.finfo(float).eps
 
 
 @pytest.mark.parametrize("name", ["cvar", "simplex", "chi2_ball", "kl_ball"])

@@ -121,6 +121,7 @@ WORKER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
 def test_two_processes_find_the_gradient_of_the_whole_batch(tmp_path):
     """Through DistributedDataParallel, with batches of 3 and 5 rows and of 4 and 4."""

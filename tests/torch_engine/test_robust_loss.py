@@ -301,8 +301,9 @@ def test_compiles_to_one_graph(name, sizes):
         one = compiled(losses, groups=labels(name, n))
         two = criterion(again, groups=labels(name, n))
         (one + two).backward()
-        torch.testing.assert_close(one, two, rtol=0, atol=0)
-        torch.testing.assert_close(losses.grad, again.grad, rtol=0, atol=0)
+        # A graph may hold the sums in another order.
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=0)
+        torch.testing.assert_close(losses.grad, again.grad, rtol=1e-12, atol=1e-15)
 
 
 @compiles

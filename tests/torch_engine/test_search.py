@@ -187,7 +187,7 @@ def test_few_rounds_for_usual_losses(kind):
         bound = 0.5 if kind == BALL else 10.0
         q = on_processor(kind, u, None, c, bound, memory)
         assert_close(q, in_order(kind, u, None, c, bound), rtol=1e-10)
-        assert memory[2] <= (25 if kind == VERTEX else 10)
+        assert memory[2] <= (25 if kind == VERTEX else 15)  # about three to nine
 
 
 if importlib.util.find_spec("hypothesis") is not None:
