@@ -106,7 +106,7 @@ def _step_in_ball(
             break
         fall = float(there @ np.linalg.solve(shifted, there))
         t += (norm / radius - 1.0) * norm * norm / fall
-    return step
+    return np.asarray(step, dtype=np.float64)
 
 
 def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) -> Matrix | None:
