@@ -118,6 +118,8 @@ class _Compiled(Loss):
         try:
             fits = y.ndim == losses.ndim == 1 and raw.ndim == dlosses.ndim == 2
             fits = fits and self._fill(y, raw, losses, dlosses)
+        except SystemError:  # an interrupt
+            raise
         except Exception as error:  # no arrays, or such as Numba has no type for
             raise self._refusal(y, raw) from error
         if not fits:

@@ -26,7 +26,11 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("u", LOSSES.values(), ids=LOSSES)
-@pytest.mark.parametrize(("uncertainty", "divergence"), PAIRS, ids=str)
+@pytest.mark.parametrize(
+    ("uncertainty", "divergence"),
+    PAIRS,
+    ids=lambda part: part if isinstance(part, str) else part.kind,
+)
 def test_the_weights_are_those_without_a_price(uncertainty, divergence, u):
     for p in (np.full(9, 1 / 9), np.random.default_rng(2).dirichlet(np.ones(9))):
         vertex = uncertainty.worst_case(u, 0.0, divergence, p)

@@ -435,6 +435,27 @@ def test_newton_steps_finish_in_a_ball():
 # --------------------------------------------------------------------- step sizes and safeguards
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("uncertainty", [drago.Simplex(), drago.KLBall(0.5)])
+def test_weights_of_any_size_leave_the_rest_to_another_method(uncertainty, intercept):
+    """A set that can move all mass to a row of weight 1e-200 has constants that are no numbers."""
+    X, y = data(n=40)
+    weight = 10.0 ** np.random.default_rng(0).uniform(-100, 100, 40)
+    problem = drago.DROProblem(
+        X, y, uncertainty=uncertainty, divergence="kl", shift_cost=0.0, sample_weight=weight,
+        fit_intercept=intercept,
+    )  # fmt: skip
+    assert "finished by" in solve(problem, "drago", tol=1e-4).message
+    alone = as_far_as_it_goes(problem, drago.Drago(finish="none"), tol=1e-4)
+    assert "no step to take" in alone.message and alone.primal <= problem.reference[0]
+
+
+def test_without_a_shift_cost_in_the_euclidean_metric():
+    """Where mu I is the metric, the strong convexity is 1: with mu in its place it got nowhere."""
+    problem = make(*data(), shift_cost=0.0, uncertainty=drago.CVaR(0.5), l2_reg=100.0)
+    solve(problem, drago.Drago(metric="euclidean", finish="none"), tol=1e-8)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("settings", [
     {"step_size": 10.0}, {"step_size": 10.0, "metric": "euclidean"},

@@ -21,7 +21,7 @@ from drago.bounds import curvature_cost
 from drago.checkpoint import State
 from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation
-from drago.solvers.base import Iterate, Loop
+from drago.solvers.base import Diverged, Iterate, Loop
 from drago.solvers.blocks import NOTICEABLE, Blocks
 from drago.solvers.constants import constants_in, require_constants, theory_step
 from drago.solvers.iterations import Iterations
@@ -453,7 +453,12 @@ class _Run:
     def _run(self) -> str:
         while True:
             self.loop.rest(self._snapshot)
-            iterate = self._iterate(self._round())
+            try:
+                iterate = self._iterate(self._round())
+            except Diverged:  # there is no step to take
+                if self.finish == "none" or not self.auto:
+                    raise
+                return self._finish()
             sound = math.isfinite(iterate.gap_estimate) and math.isfinite(iterate.primal_estimate)
             if not self.auto:
                 if not sound:
