@@ -272,7 +272,7 @@ CONSTRAINTS = [None, ("l2_ball", 0.4), ("box", -0.3, 0.25), ("nonnegative",)]
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=name)
 @pytest.mark.parametrize("loss", ["squared", ("huber", 0.5), "logistic"], ids=name)
-@pytest.mark.parametrize("nu", [0.0, 0.1])
+@pytest.mark.parametrize("nu", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_no_search_finds_less(loss, constraint, nu):
     """A direct search from the optimum, inside the constraint, finds nothing lower."""
     rng = np.random.default_rng(11)

@@ -87,11 +87,10 @@ def test_weights_agree_with_cvxpy(name, divergence):
     """One size; fewer rows and other losses below."""
     rng = np.random.default_rng(1)
     witnesses = Witnesses()
-    for kind in ("uniform", "random"):
+    for kind, (scale, u) in zip(("random", "uniform"), loss_vectors(17, rng)):
         p = cases.nominal(kind, 17, rng)
-        for scale, u in list(loss_vectors(17, rng))[:2]:
-            for nu in (10.0, 0.01, 0.0):
-                witnesses.judge(name, divergence, u, nu * scale, p)
+        for nu in (10.0, 0.01, 0.0):
+            witnesses.judge(name, divergence, u, nu * scale, p)
     # Whether the other solver reaches its accuracy is up to rounding.
     assert witnesses.accurate >= 0.75 * witnesses.total
 
@@ -115,7 +114,7 @@ def test_weights_agree_with_cvxpy_on_adversarial_losses(name, divergence):
 def test_weights_agree_with_the_twin(name, divergence):
     """The weights themselves, where they are well determined."""
     rng = np.random.default_rng(3)
-    for n in (1, 2, 3, 17, 200):
+    for n in (1, 2, 3, 17, 60):
         uncertainty, described, groups = build(name, n)
         for kind in ("uniform", "random"):
             p = cases.nominal(kind, n, rng)

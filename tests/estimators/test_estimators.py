@@ -115,7 +115,7 @@ def compare(fitted, loss, X, y, described, divergence, p=None):
     "fit_intercept, weighted",
     [
         pytest.param(True, True, id="intercept-weighted"),
-        pytest.param(False, False, id="through 0-even"),
+        pytest.param(False, False, id="through 0-even", marks=pytest.mark.slow),
         pytest.param(True, False, id="intercept-even", marks=pytest.mark.slow),
         pytest.param(False, True, id="through 0-weighted", marks=pytest.mark.slow),
     ],

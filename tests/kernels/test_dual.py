@@ -472,7 +472,7 @@ def judge(set_, u, p, c, divergence, q, log_ratio):
     assert short <= 1e-12 * scale
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     adversaries(),
     st.sampled_from([1.0, 1.0 + 2**-52, 1.3, 4.0, 1e4, INF]),
@@ -485,7 +485,7 @@ def test_capped_on_adversarial_numbers(adversary, cap, divergence, start):
     judge(described(cap), u, p, c, divergence, q, log_ratio)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     adversaries(),
     st.sampled_from([*SPECTRA, ("extremile", 30.0), ("spectrum", cases.kink)]),
@@ -497,7 +497,7 @@ def test_spectral_on_adversarial_numbers(adversary, set_, divergence):
     judge(set_, u, p, c, divergence, q, log_ratio)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     adversaries(),
     st.sampled_from([1e-3, 0.1, 1.0, 30.0]),

@@ -318,9 +318,9 @@ def test_interrupt_while_compiling_is_not_ignored():
 # ----------------------------------------------------------------------- never worse than w = 0
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "loss, intercept, name", cases.thinned(LOSSES, [False, True], SETS, keep=2)
+)
 def test_never_worse_than_the_trivial_model(loss, intercept, name):
     for constraint in (None, drago.NonNegative(), drago.Box(0.1, 0.2)):
         for l2_reg in (1e-2, 1e3):

@@ -126,10 +126,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize(
-    "name, loss, intercept",
-    list(itertools.product(FEATURES, LOSSES, BOTH)),
-)
+@pytest.mark.parametrize("name, loss, intercept", cases.thinned(FEATURES, LOSSES, BOTH, keep=2))
 def test_features(name, loss, intercept):
     problem = make(loss, FEATURES[name](data(loss)[0]), fit_intercept=intercept)
     check(problem, solve(problem), (name, loss, intercept))

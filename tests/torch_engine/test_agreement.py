@@ -206,7 +206,7 @@ def test_whole_rounds(loss, kind, refresh, monkeypatch):
         metric = make_metric(problem, "auto", mean)
         state = KINDS[kind](problem, TensorBlocks(problem, 5), metric, mean, start)
         state.steps = Steps(0.02, 0.02, True)
-        pairs = np.random.default_rng(0).integers(0, 5, size=(20, 4, 2))
+        pairs = np.random.default_rng(0).integers(0, 5, size=(8, 4, 2))
         visits = [state.round(some, refresh) for some in pairs.tolist()]
         assert (state._rounds is not None) == (kernels is not None)
         found.append((state, visits[-1]))

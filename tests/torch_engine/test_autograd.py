@@ -265,7 +265,7 @@ def test_iterations_are_those_on_arrays(tables, name, divergence, count):
     settings["groups"] = np.arange(N) % 4 if name == "grouped" else None
     loss = {1: "squared", 3: "multinomial", 7: "logistic"}[count]
     ours, theirs = both(loss, tables, count, **settings)
-    for n_iter in (3, 27, 170):  # in the beginning, on the way and in the end
+    for n_iter in (3, 27, 70):  # in the beginning, on the way and in the end
         for it in (ours, theirs):
             go(it, count, n_iter, seed=n_iter)
         assert_equal(ours, theirs)

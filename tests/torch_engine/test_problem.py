@@ -502,6 +502,7 @@ def test_a_problem_does_not_change():
     assert "DROProblem(4 x 2" in repr(problem)
 
 
+@pytest.mark.slow
 def test_lives_without_numba_and_scikit_learn():
     """From tensors to a certified answer, and to a warning."""
     code = """

@@ -229,7 +229,7 @@ if importlib.util.find_spec("hypothesis") is not None:
         assert math.isnan(passes) or passes <= 150
 
     relaxed = settings(
-        max_examples=400,
+        max_examples=200,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
