@@ -44,11 +44,12 @@ def make(n=200, **changes):
 
 @pytest.fixture(autouse=True)
 def handler():
-    """Python's own before each test and after it."""
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    """Python's own, also where the tests run in the background and inherit that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert _interrupts._ACTIVE is None
+    signal.signal(signal.SIGINT, before)
 
 
 # ------------------------------------------------------------------------ from another process
@@ -62,6 +63,7 @@ import drago
 from drago.solvers.base import Loop
 
 warnings.simplefilter("ignore")
+signal.signal(signal.SIGINT, signal.default_int_handler)
 solver, n = sys.argv[1], int(sys.argv[2])
 rng = np.random.default_rng(0)
 X = rng.standard_normal((n, 20))

@@ -260,9 +260,8 @@ class _Run:
         self.settings, self.problem, self.loop = settings, problem, loop
         self.auto = settings.step_size == "auto"
         self.finish = settings.finish
-        if (
-            not problem.constraint.has_bounds
-        ):  # of the others, Newton's method alone stays in a ball
+        if not problem.constraint.has_bounds:
+            # Of the other methods, Newton's alone stays in a ball.
             wanted = settings.finish in ("auto", "newton")
             self.finish = "newton" if wanted and Newton.is_affordable(problem) else "none"
         if problem.engine and self.finish == "auto":
