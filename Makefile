@@ -42,7 +42,7 @@ bench: $(STAMP)-core
 bench-peers: $(PEERS)/.stamp
 	$(PEERS)/bin/python benchmarks/bench_peers.py dro mean --solvers auto lbfgs
 
-# The paper's experiments (half an hour on two cores), and a small version of them (minutes).
+# The paper's experiments (long), and a small version of them (minutes).
 # Both need the data sets in DRAGO_DATA_DIR and go on where they were stopped.
 paper: $(STAMP)-bench
 	$(BIN)/python benchmarks/paper --size full --out results/paper

@@ -1,6 +1,5 @@
 """An extra of pyproject.toml is there for something that uses it."""
 
-import ast
 import re
 import tomllib
 from pathlib import Path
@@ -20,21 +19,18 @@ def names(requirements):
     return {re.match(r"[\w-]+", requirement)[0] for requirement in requirements}
 
 
+IMPORTS = re.compile(
+    r"""^\s*(?:from|import)\s+(\w+)|(?:importorskip|import_module)\(["'](\w+)""", re.MULTILINE
+)
+
+
 def imported():
     """Top-level names of the packages that anything in the repository imports."""
     found = set()
     for folder in ("src", "tests", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Import):
-                    found |= {alias.name for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and not node.level:
-                    found.add(node.module)
-                elif isinstance(node, ast.Call) and node.args:
-                    called, first = ast.unparse(node.func), node.args[0]
-                    if called.endswith(("importorskip", "import_module")):
-                        found.add(str(getattr(first, "value", "")))
-    return {name.partition(".")[0] for name in found}
+            found |= {a or b for a, b in IMPORTS.findall(path.read_text())}
+    return found
 
 
 def test_every_package_of_an_extra_is_used():

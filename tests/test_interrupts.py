@@ -64,26 +64,27 @@ from drago.solvers.base import Loop
 
 warnings.simplefilter("ignore")
 signal.signal(signal.SIGINT, signal.default_int_handler)
-solver, n = sys.argv[1], int(sys.argv[2])
+n = 20_000
 rng = np.random.default_rng(0)
 X = rng.standard_normal((n, 20))
 y = (X[:, 0] + rng.standard_normal(n) > 0).astype(float)
 problem = drago.DROProblem(
     X, y, loss="logistic", uncertainty=drago.CVaR(0.05), shift_cost=0.0, l2_reg=1e-7
 )
-if solver == "lbfgs":
-    solver = drago.LBFGS(metric="auto")
-drago.solve(problem, solver, tol=0.0, time_limit=0.3)  # compiled from here on
-trivial, run = problem.reference[0], Loop._run
+solvers = {"lbfgs": drago.LBFGS(metric="auto")}
+trivial, run, compiled = problem.reference[0], Loop._run, set()
 
 def begin(self, method):
     if not self.quiet:
         print("begun", flush=True)
     return run(self, method)
 
-Loop._run = begin
 for line in sys.stdin:
-    result, word = None, ""
+    solver = solvers.get(line.strip(), line.strip())
+    if solver not in compiled:
+        drago.solve(problem, solver, tol=0.0, time_limit=0.3)
+        compiled.add(solver)
+    result, word, Loop._run = None, "", begin
     try:
         result = drago.solve(problem, solver, tol=0.0)
         if result.status != "interrupted":
@@ -93,6 +94,7 @@ for line in sys.stdin:
         word = "raised" if result is None else "late"
     except BaseException as error:
         word = repr(error)
+    Loop._run = run
     if result is not None and result.status == "interrupted":
         same = result.primal == problem.objective(result.coef, result.intercept)
         known = np.isfinite(result.gap) and result.primal <= trivial
@@ -103,40 +105,41 @@ for line in sys.stdin:
 """
 
 
-def interrupt(solver, times, seed, n=20_000, longest=0.08):
+@pytest.fixture(scope="module")
+def child():
+    """Another process, which solves what it is told to."""
+    command, pipe = [sys.executable, "-c", CHILD], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+def interrupt(child, solver, times, seed, longest=0.08):
     """What came of solves that were interrupted at random moments after their loops began."""
     found, draw = [], random.Random(seed)
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, solver, str(n)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        for _ in range(4 * times):
-            child.stdin.write("go\n")
-            child.stdin.flush()
-            assert child.stdout.readline() == "begun\n"
-            time.sleep(draw.uniform(0.0, longest))
-            child.send_signal(signal.SIGINT)
-            word = child.stdout.readline().strip()
-            if word != "late":  # the solve was over before
-                found.append(word)
-            if len(found) == times:
-                break
-        child.stdin.close()
+    for _ in range(4 * times):
+        child.stdin.write(f"{solver}\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "begun\n"
+        time.sleep(draw.uniform(0.0, longest))
+        child.send_signal(signal.SIGINT)
+        word = child.stdout.readline().strip()
+        if word != "late":  # the solve was over before
+            found.append(word)
+        if len(found) == times:
+            break
     return found
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_signal_at_any_moment_returns_a_certified_point(solver):
-    assert interrupt(solver, 5, seed=1) == ["certified"] * 5
+def test_a_signal_at_any_moment_returns_a_certified_point(child, solver):
+    assert interrupt(child, solver, 5, seed=1) == ["certified"] * 5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_signals_at_200_moments(solver):
-    assert interrupt(solver, 200, seed=2) == ["certified"] * 200
+def test_signals_at_200_moments(child, solver):
+    assert interrupt(child, solver, 200, seed=2) == ["certified"] * 200
 
 
 # ----------------------------------------------------------------------------- what is promised

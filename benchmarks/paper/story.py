@@ -109,7 +109,7 @@ def page(results: Results) -> str:
         NOTES,
         "## Run it yourself",
         "With the data sets in the folder `DRAGO_DATA_DIR`: `make paper-quick` takes minutes, "
-        "`make paper` about half an hour on two cores; it goes on where it was stopped. Both end "
+        "`make paper` much longer; it goes on where it was stopped. Both end "
         "with the tables of claims and write figures, curves (Parquet) and `report.md`. The folder "
         "`benchmarks/paper/benchopt` holds the same methods as a benchopt benchmark.",
     ]
