@@ -432,3 +432,30 @@ def test_data_that_can_be_fitted_exactly(kind):
             warnings.simplefilter("ignore")
             result = drago.solve(problem, "drago", tol=0.0, max_iter=200)
         assert result.rel_gap <= 1e-6
+
+
+# ------------------------------------------------------------------------------------- far away
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "multinomial"])
+def test_a_point_far_away_proves_nothing_that_is_false(loss, intercept):
+    """Objective and gap are both huge there, and their difference is rounding."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    y = X @ np.ones(3) + rng.standard_normal(60)
+    if loss in ("logistic", "multinomial"):
+        y = np.digitize(y, [0.0] if loss == "logistic" else [-1.0, 1.0])
+    problem = drago.DROProblem(
+        X, y, loss=loss, uncertainty=drago.CVaR(0.3), shift_cost=0.1, l2_reg=1e-2,
+        fit_intercept=intercept,
+    )  # fmt: skip
+    best = drago.solve(problem, tol=1e-9)
+    k = problem.n_outputs
+    for power in np.linspace(0.0, 140.0, 29):
+        for size, far in ((10.0**power, 1.0), (1.0, 10.0**power)):
+            coef = size * rng.standard_normal((k, 3))
+            b = far * rng.standard_normal(k) if intercept else np.zeros(k)
+            found = drago.certify(problem, coef[0] if k == 1 else coef, b)
+            assert found.dual <= best.primal * (1 + 1e-9)
+            assert found.gap >= (found.primal - best.primal) * (1 - 1e-9)

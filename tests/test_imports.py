@@ -277,15 +277,13 @@ def test_a_solve_that_succeeds_does_not_import_scikit_learn():
 
 @pytest.mark.slow
 def test_first_solve_compiles_once(tmp_path):
-    """Cold under 20 s; then import and solve in a new process under 1.5 s, best of three."""
+    """A new process finds all it needs in the cache: it stores nothing, and is far quicker."""
     cache = str(tmp_path / "cache")
     cold = float(run(SOLVE, NUMBA_CACHE_DIR=cache))
-    assert cold < 20, cold
     stored = sorted(path.name for path in Path(cache).rglob("*.nb?"))
     assert stored
     warm = [float(run(SOLVE, NUMBA_CACHE_DIR=cache)) for _ in range(3)]
-    assert min(warm) < 1.5, warm
-    assert min(warm) < cold
+    assert min(warm) < 0.5 * cold, (warm, cold)
     assert sorted(path.name for path in Path(cache).rglob("*.nb?")) == stored
 
 

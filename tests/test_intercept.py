@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 import drago
 
-RARE = (1.0, 1e-4, 1e-7, 1e-10, 1e-13)
+RARE = (1.0, 1e-7, 1e-13)
 SETS = (drago.CVaR(0.9), drago.CVaR(0.1), drago.Chi2Ball(0.5), drago.ESRM(2.0))
 
 
@@ -17,7 +17,7 @@ def make(y, weight, **settings):
 
 def lowest(function, low, high):
     """The least value of a convex function of one number, by golden sections."""
-    for _ in range(160):
+    for _ in range(100):
         left, right = low + 0.382 * (high - low), low + 0.618 * (high - low)
         low, high = (low, right) if function(left) < function(right) else (left, high)
     return function(0.5 * (low + high))

@@ -71,7 +71,8 @@ class Certificate:
     primal : float
         ``P(w)``.
     dual : float
-        A lower bound on the optimal value, ``primal - gap``.
+        A lower bound on the optimal value: ``primal - gap``, less what rounding may have lost where
+        the objective is above that of the trivial model.
     gap : float
         An upper bound on ``P(w) - P*``.
     rel_gap : float
@@ -271,9 +272,11 @@ class _Search:
             if np.isfinite(self.gap):
                 restricted_to = radius
                 self.bound, self.weights = f"tangent, ||w|| <= {radius:.3g}", self.exact
+        # Far from the optimum both are huge, and their difference is what rounding leaves of it.
+        lost = _ROUNDING * max(self.primal - self.reference, 0.0)
         return Certificate(
             primal=self.primal,
-            dual=self.primal - self.gap,
+            dual=self.primal - self.gap - lost,
             gap=self.gap,
             rel_gap=relative(self.gap, self.primal, self.reference),
             dual_weights=self.weights,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import drago
 import reference
+from cases import thinned
 from drago.newton import _step_in_ball
 
 LOSSES = {
@@ -58,9 +59,9 @@ def test_the_step_minimises_the_model(seed, d, intercept, scale):
     assert np.abs(slope).max() <= 1e-7 * size
 
 
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("loss", "name", "intercept"), thinned(LOSSES, SETS, (False, True), keep=3)
+)
 def test_newton_in_a_ball_against_cvxpy(loss, name, intercept):
     uncertainty, described, divergence = SETS[name]
     X, y = data(loss, n=40, d=3)

@@ -89,7 +89,11 @@ class Case:
         assert abs(found.primal - result.primal) <= 1e-9 * size, "another objective"
         assert found.primal <= problem.reference[0] + 1e-9 * size, "worse than the trivial model"
         if "||w||" not in result.bound:
-            assert result.dual <= self.best + 1e-9 * size, "no lower bound"
+            assert result.dual <= self.best + 1e-9 * size, (
+                result.dual,
+                self.best,
+                "no lower bound",
+            )
         if result.status == "optimal":
             # Gaps are accurate to a share of themselves; 1e-9 is far above their rounding.
             assert found.rel_gap <= TOL * (1 + 1e-3) + 1e-9, "not optimal"
@@ -205,9 +209,9 @@ def run(names, folder, stride):
 
 
 def test_wrong_checkpoints_are_refused_or_answered_rightly(tmp_path):
-    """A part of the changes for each kind, another one for each."""
-    refused, answered = run(KINDS, tmp_path, 97)
-    assert refused > 200 and answered > 40
+    """A part of the changes of a few kinds, another one for each; all of them are slow."""
+    refused, answered = run(list(KINDS)[::3], tmp_path, 97)
+    assert refused > 80 and answered > 10
 
 
 @pytest.mark.slow

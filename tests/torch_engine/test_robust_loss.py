@@ -291,6 +291,7 @@ def test_under_autocast(name):
 
 
 @compiles
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sizes"), [("cvar", (8, 5)), ("grouped", (6,))])
 def test_compiles_to_one_graph(name, sizes):
     torch._dynamo.reset()

@@ -251,6 +251,7 @@ def inner(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
 _ANY = Number(finite=False, nan=True)
 _NOT_NEGATIVE = Number(0.0)
 _POSITIVE = Number(0.0, above=True)
+_STEP = Number(1e-100, 1e100)  # its inverse is multiplied with prices and curvatures
 _UP_TO_INFINITY = Number(0.0, finite=False)
 
 
@@ -342,16 +343,16 @@ _GENERATOR = Fields(
 )
 # The attributes of each rule of steps, and the parts of a state.
 _STEPS: dict[str, Fields] = {
-    "Steps": Fields({"alpha": _POSITIVE, "dual_alpha": _POSITIVE, "stationary": Flag()}),
+    "Steps": Fields({"alpha": _STEP, "dual_alpha": _STEP, "stationary": Flag()}),
     "SecantSteps": Fields(
         {
-            "alpha": _POSITIVE,
+            "alpha": _STEP,
             "largest": Number(1e-3, 1e3),
             "boldness": Number(1e-3, 1e3),
             "curvatures": Items(Number(), REMEMBERED),
         }
     ),
-    "LaggedSteps": Fields({"alpha": _POSITIVE}),
+    "LaggedSteps": Fields({"alpha": _STEP}),
     "UnregularisedSteps": Fields(
         {
             "mu": _NOT_NEGATIVE,
