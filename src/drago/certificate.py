@@ -272,11 +272,9 @@ class _Search:
             if np.isfinite(self.gap):
                 restricted_to = radius
                 self.bound, self.weights = f"tangent, ||w|| <= {radius:.3g}", self.exact
-        # Far from the optimum both are huge, and their difference is what rounding leaves of it.
-        lost = _ROUNDING * max(self.primal - self.reference, 0.0)
         return Certificate(
             primal=self.primal,
-            dual=self.primal - self.gap - lost,
+            dual=lower_bound(self.gap, self.primal, self.reference),
             gap=self.gap,
             rel_gap=relative(self.gap, self.primal, self.reference),
             dual_weights=self.weights,
@@ -526,6 +524,14 @@ def _nonnegative(value: float, scale: float, rounding: float = 0.0) -> float:
             "worst_case, otherwise please report this."
         )
     return max(value, 0.0)
+
+
+def lower_bound(gap: float, primal: float, reference: float) -> float:
+    """``primal - gap``, less what rounding may have lost.
+
+    Far from the optimum both are huge, and their difference is what rounding leaves of it.
+    """
+    return primal - gap - _ROUNDING * max(primal - reference, 0.0)
 
 
 def relative(gap: float, primal: float, reference: float) -> float:

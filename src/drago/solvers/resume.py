@@ -13,7 +13,7 @@ import numpy as np
 from drago._validation import shown
 from drago._version import __version__
 from drago.bounds import gradient, tangent_bound
-from drago.certificate import Certificate, judge_with, relative, uncertified
+from drago.certificate import Certificate, judge_with, lower_bound, relative, uncertified
 from drago.checkpoint import CheckpointError, State, fingerprint, load, place, save
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import Record
@@ -252,10 +252,8 @@ def _found(problem: DROProblem, ev: Evaluation, q: Any, claim: dict[str, Any]) -
 def _certificate(point: Certificate, gap: float, q: Any, bound: str, **more: Any) -> Certificate:
     """With a gap and the weights that it rests on."""
     primal = point.primal
-    rel_gap = relative(gap, primal, point.reference)
-    return replace(
-        point, dual=primal - gap, gap=gap, rel_gap=rel_gap, dual_weights=q, bound=bound, **more
-    )
+    dual, rel_gap = (f(gap, primal, point.reference) for f in (lower_bound, relative))
+    return replace(point, dual=dual, gap=gap, rel_gap=rel_gap, dual_weights=q, bound=bound, **more)
 
 
 def _over_a_ball(radius: float) -> str:
