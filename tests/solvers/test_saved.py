@@ -216,9 +216,9 @@ def test_wrong_checkpoints_are_refused_or_answered_rightly(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_all_wrong_checkpoints_are_refused_or_answered_rightly(name, tmp_path):
-    refused, answered = run([name], tmp_path, 1)
-    assert refused > 1000 and answered > 50
+def test_many_wrong_checkpoints_are_refused_or_answered_rightly(name, tmp_path):
+    refused, answered = run([name], tmp_path, 5)
+    assert refused > 200 and answered > 5
 
 
 CLAIMS = {
