@@ -41,10 +41,10 @@ from tables import Table, Tables, make_tables, parser_of  # noqa: E402
 import drago  # noqa: E402
 from drago.datasets import load, make_synthetic  # noqa: E402
 from drago.metric import make_metric  # noqa: E402
-from drago.solvers.blocks import Blocks  # noqa: E402
-from drago.solvers.iterations import Iterations  # noqa: E402
-from drago.solvers.steps import Steps  # noqa: E402
-from drago.solvers.variants import SupportIterations  # noqa: E402
+from drago.solvers.drago.blocks import Blocks  # noqa: E402
+from drago.solvers.drago.iterations import Iterations  # noqa: E402
+from drago.solvers.drago.steps import Steps  # noqa: E402
+from drago.solvers.drago.variants import SupportIterations  # noqa: E402
 
 DATA = ["yacht", "energy", "concrete", "kin8nm", "power", "acsincome1k", "emotion"]
 SETS = [

@@ -36,9 +36,9 @@ from bench_drago import DATA, DRAGO, certified, solve  # first: it sets the numb
 from tables import Table
 
 import drago
-from drago.bounds import order
+from drago.certificate.bounds import order
 from drago.datasets import Dataset, load, make_synthetic
-from drago.solvers.auto import choose
+from drago.solvers.choose import choose
 
 TOLERANCES = ("1e-3", "1e-5", "1e-7")
 

@@ -8,9 +8,9 @@ import pytest
 import scipy.sparse as sp
 
 import drago
-import drago.losses
+import drago.terms.losses
 from drago.kernels.losses import single_output
-from drago.losses import Loss
+from drago.terms.losses import Loss
 
 ROOT = Path(__file__).parent.parent
 RECIPE = re.search(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
@@ -25,7 +25,7 @@ Y = X @ [1.0, -2.0, 0.5] + RNG.standard_t(2, size=40)
 
 def cooked(stage):
     """A loss with the steps of the recipe up to a method."""
-    names = dict(vars(drago.losses))
+    names = dict(vars(drago.terms.losses))
     exec(RECIPE, names)
     whole = vars(names["PseudoHuber"])
     return type("PseudoHuber", (Loss,), {name: whole[name] for name in STAGES[stage]})()

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 import cases
 import drago
 import reference
-from drago import bounds
-from drago.solvers.base import Loop
+from drago.certificate import bounds
+from drago.loop.loop import Loop
 from drago.solvers.lbfgs import _Run
 from drago.solvers.quasi_newton import Line
 

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import drago
 from drago import _interrupts
-from drago.solvers import base
+from drago.loop import loop as base
 
 SOLVERS = ("auto", "drago", "lbfgs", "newton")
 
@@ -60,7 +60,7 @@ CHILD = """
 import signal, sys, time, warnings
 import numpy as np
 import drago
-from drago.solvers.base import Loop
+from drago.loop.loop import Loop
 
 warnings.simplefilter("ignore")
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -41,7 +41,7 @@ from drago.plotting import (
 )
 from drago.plotting._axes import COLOURS, power_of_ten
 from drago.plotting._models import short_name
-from drago.uncertainty import UserSet
+from drago.terms.uncertainty import UserSet
 
 LOSSES = np.array([3.0, 1.0, 2.0, 6.0])
 WEIGHT = np.array([1.0, 2.0, 1.0, 4.0])

@@ -22,15 +22,15 @@ sys.path.append(str(Path(__file__).parents[1]))
 from lagged_baseline import cvar_spectrum, isotonic
 
 import drago
+from drago.loop.loop import Iterate, Loop
+from drago.loop.warm_up import compile_for
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import Status
-from drago.solvers.base import Iterate, Loop
-from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations
-from drago.solvers.steps import LaggedSteps, Steps
+from drago.solvers.drago.blocks import Blocks
+from drago.solvers.drago.iterations import Iterations
+from drago.solvers.drago.steps import LaggedSteps, Steps
+from drago.solvers.drago.variants import LaggedIterations
 from drago.solvers.tune import STEP_SIZES
-from drago.solvers.variants import LaggedIterations
-from drago.solvers.warm_up import compile_for
 
 # Rows of a batch of SGD. The paper's code takes its nu' there as it is, which is nu'/64 for us.
 BATCH = 64

@@ -21,12 +21,12 @@ from problems import Spec
 
 import drago
 from drago.datasets import make_synthetic
+from drago.loop.warm_up import compile_for
 from drago.metric import make_metric
-from drago.solvers.blocks import Blocks
-from drago.solvers.constants import theory_step
-from drago.solvers.iterations import Iterations
-from drago.solvers.steps import Steps
-from drago.solvers.warm_up import compile_for
+from drago.solvers.drago.blocks import Blocks
+from drago.solvers.drago.constants import theory_step
+from drago.solvers.drago.iterations import Iterations
+from drago.solvers.drago.steps import Steps
 
 sys.path.append(str(Path(__file__).parents[1]))
 import lagged_baseline as lagged

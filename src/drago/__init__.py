@@ -15,14 +15,8 @@ from drago._version import __version__
 if TYPE_CHECKING:
     from drago import datasets as datasets
     from drago import plotting as plotting
-    from drago.certificate import Certificate as Certificate
-    from drago.certificate import certify as certify
-    from drago.checkpoint import CheckpointError as CheckpointError
-    from drago.constraints import Box as Box
-    from drago.constraints import L2Ball as L2Ball
-    from drago.constraints import NonNegative as NonNegative
-    from drago.divergences import KL as KL
-    from drago.divergences import Chi2 as Chi2
+    from drago.certificate.certificate import Certificate as Certificate
+    from drago.certificate.certify import certify as certify
     from drago.estimators import DROClassifier as DROClassifier
     from drago.estimators import DROClassifierCV as DROClassifierCV
     from drago.estimators import DRORegressor as DRORegressor
@@ -30,48 +24,54 @@ if TYPE_CHECKING:
     from drago.estimators import RobustPath as RobustPath
     from drago.estimators import WorstCaseReport as WorstCaseReport
     from drago.estimators import robust_path as robust_path
-    from drago.losses import Huber as Huber
-    from drago.losses import Logistic as Logistic
-    from drago.losses import Multinomial as Multinomial
-    from drago.losses import Squared as Squared
-    from drago.persistence import ModelFileError as ModelFileError
-    from drago.persistence import load as load
-    from drago.persistence import save as save
+    from drago.files.checkpoint import CheckpointError as CheckpointError
+    from drago.files.models import ModelFileError as ModelFileError
+    from drago.files.models import load as load
+    from drago.files.models import save as save
     from drago.problem import DROProblem as DROProblem
     from drago.result import SolverResult as SolverResult
     from drago.result import Status as Status
     from drago.scorers import tail_loss_scorer as tail_loss_scorer
     from drago.scorers import worst_group_scorer as worst_group_scorer
-    from drago.solvers.auto import solve as solve
     from drago.solvers.baselines import LSVRG as LSVRG
     from drago.solvers.baselines import SGD as SGD
     from drago.solvers.baselines import Prospect as Prospect
-    from drago.solvers.drago import Drago as Drago
+    from drago.solvers.drago.method import Drago as Drago
     from drago.solvers.full_batch import AGOG as AGOG
     from drago.solvers.full_batch import GradientDescent as GradientDescent
     from drago.solvers.lbfgs import LBFGS as LBFGS
     from drago.solvers.newton import Newton as Newton
+    from drago.solvers.solve import solve as solve
     from drago.solvers.tune import tune as tune
-    from drago.uncertainty import ESRM as ESRM
-    from drago.uncertainty import Chi2Ball as Chi2Ball
-    from drago.uncertainty import CVaR as CVaR
-    from drago.uncertainty import Extremile as Extremile
-    from drago.uncertainty import Grouped as Grouped
-    from drago.uncertainty import KLBall as KLBall
-    from drago.uncertainty import Simplex as Simplex
-    from drago.uncertainty import Spectrum as Spectrum
+    from drago.terms.constraints import Box as Box
+    from drago.terms.constraints import L2Ball as L2Ball
+    from drago.terms.constraints import NonNegative as NonNegative
+    from drago.terms.divergences import KL as KL
+    from drago.terms.divergences import Chi2 as Chi2
+    from drago.terms.losses import Huber as Huber
+    from drago.terms.losses import Logistic as Logistic
+    from drago.terms.losses import Multinomial as Multinomial
+    from drago.terms.losses import Squared as Squared
+    from drago.terms.uncertainty import ESRM as ESRM
+    from drago.terms.uncertainty import Chi2Ball as Chi2Ball
+    from drago.terms.uncertainty import CVaR as CVaR
+    from drago.terms.uncertainty import Extremile as Extremile
+    from drago.terms.uncertainty import Grouped as Grouped
+    from drago.terms.uncertainty import KLBall as KLBall
+    from drago.terms.uncertainty import Simplex as Simplex
+    from drago.terms.uncertainty import Spectrum as Spectrum
 
 _HOME = {
     "datasets": "",
     "plotting": "",
-    "Certificate": "certificate",
-    "certify": "certificate",
-    "CheckpointError": "checkpoint",
-    "Box": "constraints",
-    "L2Ball": "constraints",
-    "NonNegative": "constraints",
-    "Chi2": "divergences",
-    "KL": "divergences",
+    "Certificate": "certificate.certificate",
+    "certify": "certificate.certify",
+    "CheckpointError": "files.checkpoint",
+    "Box": "terms.constraints",
+    "L2Ball": "terms.constraints",
+    "NonNegative": "terms.constraints",
+    "Chi2": "terms.divergences",
+    "KL": "terms.divergences",
     "DROClassifier": "estimators",
     "DROClassifierCV": "estimators",
     "DRORegressor": "estimators",
@@ -81,18 +81,18 @@ _HOME = {
     "robust_path": "estimators",
     "tail_loss_scorer": "scorers",
     "worst_group_scorer": "scorers",
-    "Squared": "losses",
-    "Huber": "losses",
-    "Logistic": "losses",
-    "Multinomial": "losses",
-    "ModelFileError": "persistence",
-    "load": "persistence",
-    "save": "persistence",
+    "Squared": "terms.losses",
+    "Huber": "terms.losses",
+    "Logistic": "terms.losses",
+    "Multinomial": "terms.losses",
+    "ModelFileError": "files.models",
+    "load": "files.models",
+    "save": "files.models",
     "DROProblem": "problem",
     "SolverResult": "result",
     "Status": "result",
-    "solve": "solvers.auto",
-    "Drago": "solvers.drago",
+    "solve": "solvers.solve",
+    "Drago": "solvers.drago.method",
     "LBFGS": "solvers.lbfgs",
     "Newton": "solvers.newton",
     "SGD": "solvers.baselines",
@@ -101,14 +101,14 @@ _HOME = {
     "GradientDescent": "solvers.full_batch",
     "AGOG": "solvers.full_batch",
     "tune": "solvers.tune",
-    "CVaR": "uncertainty",
-    "Extremile": "uncertainty",
-    "ESRM": "uncertainty",
-    "Spectrum": "uncertainty",
-    "Chi2Ball": "uncertainty",
-    "KLBall": "uncertainty",
-    "Simplex": "uncertainty",
-    "Grouped": "uncertainty",
+    "CVaR": "terms.uncertainty",
+    "Extremile": "terms.uncertainty",
+    "ESRM": "terms.uncertainty",
+    "Spectrum": "terms.uncertainty",
+    "Chi2Ball": "terms.uncertainty",
+    "KLBall": "terms.uncertainty",
+    "Simplex": "terms.uncertainty",
+    "Grouped": "terms.uncertainty",
 }
 
 __all__ = ["__version__", *_HOME]

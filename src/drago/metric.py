@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_option, locked
-from drago.constraints import Constraint, Everything
-from drago.losses import Logistic, Multinomial
 from drago.problem import DROProblem
+from drago.terms.constraints import Constraint, Everything
+from drago.terms.losses import Logistic, Multinomial
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

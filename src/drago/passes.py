@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_vector
-from drago.divergences import Divergence
+from drago.terms.divergences import Divergence
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from drago.uncertainty import DualOracle, UncertaintySet
+    from drago.terms.uncertainty import DualOracle, UncertaintySet
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]

@@ -30,13 +30,13 @@ from drago._validation import (
     numeric,
     shown,
 )
-from drago.constraints import as_constraint
-from drago.divergences import Divergence
-from drago.losses import Logistic, Multinomial, Squared, as_loss
 from drago.passes import Evaluation as Evaluation
 from drago.passes import Passes
-from drago.uncertainty import CVaR, Grouped, as_uncertainty
-from drago.uncertainty.grouped import group_sums
+from drago.terms.constraints import as_constraint
+from drago.terms.divergences import Divergence
+from drago.terms.losses import Logistic, Multinomial, Squared, as_loss
+from drago.terms.uncertainty import CVaR, Grouped, as_uncertainty
+from drago.terms.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -351,7 +351,7 @@ class DROProblem(Passes):
         return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu)), b
 
     def _best_intercept(self, raw: Matrix) -> Vector:
-        from drago._intercept import best_intercept
+        from drago.intercept import best_intercept
 
         if isinstance(self.loss, (Logistic, Multinomial)) and not raw.any():
             small = self._by_class()

@@ -23,8 +23,8 @@ from drago._validation import (
     refuse_masked,
     shown,
 )
-from drago.losses import as_loss
-from drago.uncertainty import CVaR
+from drago.terms.losses import as_loss
+from drago.terms.uncertainty import CVaR
 
 Vector = npt.NDArray[np.float64]
 

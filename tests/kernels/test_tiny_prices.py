@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import drago
-from drago.divergences import TINY
+from drago.terms.divergences import TINY
 
 SETS = (
     drago.CVaR(0.3),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import drago
 import reference
 from cases import thinned
-from drago.newton import _step_in_ball
+from drago.certificate.hessian import _step_in_ball
 
 LOSSES = {
     "squared": "squared",

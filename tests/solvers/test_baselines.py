@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import drago
 import literal_baselines as literal
 from cases import make, no_worse
-from drago.solvers.base import Loop, Stop
+from drago.loop.loop import Loop, Stop
 from drago.solvers.baselines import _LSVRGRun, _ProspectRun, _SGDRun
 
 LOSSES = ["squared", "huber", "logistic", "multinomial"]

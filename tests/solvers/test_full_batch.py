@@ -8,7 +8,7 @@ import pytest
 import drago
 import literal_baselines as literal
 from cases import make
-from drago.solvers.base import Loop, Stop
+from drago.loop.loop import Loop, Stop
 from drago.solvers.full_batch import _Descent, _Optimistic
 
 

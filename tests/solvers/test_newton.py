@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import drago
 import reference
 from cases import LEVEL, kink, no_worse
-from drago.solvers.base import Loop
+from drago.loop.loop import Loop
 from drago.solvers.newton import Newton, _CompiledStage, _Run, _Stage
 
 LOSSES = {

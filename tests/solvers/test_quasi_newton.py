@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import cases
 import drago
-from drago import bounds
+from drago.certificate import bounds
+from drago.loop.loop import Loop, Stop
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.solvers.base import Loop, Stop
 from drago.solvers.quasi_newton import Line, Memory
 
 LOSSES = ("squared", "huber", "logistic", "multinomial")

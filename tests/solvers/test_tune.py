@@ -24,7 +24,7 @@ def test_the_chosen_step_is_the_best_of_the_grid():
 
 def test_it_is_the_mean_of_the_last_ten_passes():
     """Recomputed from what a run of its own shows."""
-    from drago.solvers.base import Loop, Stop
+    from drago.loop.loop import Loop, Stop
     from drago.solvers.baselines import _SGDRun
 
     problem = make(n=64)

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 import cases
 import drago
 from drago.metric import make_metric
-from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations
-from drago.solvers.steps import LaggedSteps, Steps, UnregularisedSteps
-from drago.solvers.variants import LaggedIterations, SupportIterations
+from drago.solvers.drago.blocks import Blocks
+from drago.solvers.drago.iterations import Iterations
+from drago.solvers.drago.steps import LaggedSteps, Steps, UnregularisedSteps
+from drago.solvers.drago.variants import LaggedIterations, SupportIterations
 from drago.torch_engine.blocks import TensorBlocks
 from drago.torch_engine.iterations import KINDS
 from drago.torch_engine.problem import TensorProblem
@@ -120,9 +120,9 @@ def test_constraints(constraint):
 
 def test_groups_of_rows(monkeypatch):
     """Blocks of larger data are made of groups of rows, and a rest."""
-    monkeypatch.setattr("drago.solvers.blocks.SMALL", 0)
+    monkeypatch.setattr("drago.solvers.drago.blocks.SMALL", 0)
     monkeypatch.setattr("drago.torch_engine.blocks.SMALL", 0)
-    monkeypatch.setattr("drago.solvers.blocks._PLENTY", 4)
+    monkeypatch.setattr("drago.solvers.drago.blocks._PLENTY", 4)
     for kind in ("blocks", "support"):
         found = run_both(make_problem("squared"), kind, lambda: Steps(0.05, 0.05, True), count=3)
         assert found[1].blocks.group > 1

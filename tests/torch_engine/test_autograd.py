@@ -23,10 +23,10 @@ import cases
 import drago
 from drago.metric import make_metric
 from drago.problem import NonFiniteLossError
-from drago.solvers.blocks import Blocks
-from drago.solvers.iterations import Iterations
-from drago.solvers.steps import Steps
-from drago.solvers.variants import SupportIterations
+from drago.solvers.drago.blocks import Blocks
+from drago.solvers.drago.iterations import Iterations
+from drago.solvers.drago.steps import Steps
+from drago.solvers.drago.variants import SupportIterations
 from drago.torch_engine import AutogradProblem, RobustLoss, autograd
 from drago.torch_engine._autograd_iterations import AutogradBlocks
 from drago.torch_engine._curvature import curvature_metric
@@ -798,7 +798,7 @@ def test_what_is_given_is_named():
 
         q_max = 1.0
 
-    refused(TypeError, "the torch engine takes the sets of drago.uncertainty", linear, rows,
+    refused(TypeError, "the torch engine takes the built-in sets", linear, rows,
             squared, parameters=zero, uncertainty=Own())  # fmt: skip
 
 

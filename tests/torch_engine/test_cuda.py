@@ -18,7 +18,7 @@ from torch import nn
 import drago
 from drago.metric import make_metric
 from drago.result import Status
-from drago.solvers.steps import Steps
+from drago.solvers.drago.steps import Steps
 from drago.torch_engine import AutogradProblem, iterations
 from drago.torch_engine.blocks import TensorBlocks
 from drago.torch_engine.iterations import KINDS
@@ -184,7 +184,7 @@ def test_recorded_or_not(monkeypatch, can):
 
 
 def test_groups_of_rows(monkeypatch):
-    monkeypatch.setattr("drago.solvers.blocks.SMALL", 0)
+    monkeypatch.setattr("drago.solvers.drago.blocks.SMALL", 0)
     monkeypatch.setattr("drago.torch_engine.blocks.SMALL", 0)
     problems = make("squared", n=5003)
     for kind in ("blocks", "support"):

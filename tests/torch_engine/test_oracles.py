@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cases
 import drago
 import twins
+from drago.terms.uncertainty import SpectralSet
 from drago.torch_engine import TensorOracle, _thresholds, search
 from drago.torch_engine._pools import _Pools
 from drago.torch_engine.search import arrays, rows
-from drago.uncertainty import SpectralSet
 
 GROUPED = [
     ("grouped_cvar", "chi2"),
@@ -373,9 +373,9 @@ def test_refusals():
         def q_max(self, p):
             return 1.0
 
-    with pytest.raises(TypeError, match=r"takes the sets of drago\.uncertainty, but .*Own"):
+    with pytest.raises(TypeError, match=r"takes the built-in sets, but .*Own"):
         TensorOracle(Own())
-    with pytest.raises(TypeError, match=r"takes the sets of drago\.uncertainty, but .*Own"):
+    with pytest.raises(TypeError, match=r"takes the built-in sets, but .*Own"):
         TensorOracle(drago.Grouped(Own()))
 
     class OwnSpectrum(SpectralSet):

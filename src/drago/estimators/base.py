@@ -29,11 +29,11 @@ from drago._validation import (
 from drago.estimators.callbacks import CallbackSupport, Task
 from drago.estimators.report import WorstCaseReport, make_report
 from drago.estimators.rows import Rows, scaled
-from drago.losses import Loss, UserLoss
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
-from drago.solvers.auto import solve
-from drago.uncertainty import CVaR, Grouped, as_uncertainty
+from drago.solvers.solve import solve
+from drago.terms.losses import Loss, UserLoss
+from drago.terms.uncertainty import CVaR, Grouped, as_uncertainty
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]

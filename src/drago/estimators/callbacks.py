@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from drago.solvers.protocol import State
+from drago.loop.protocol import State
 
 try:
     from sklearn.callback import CallbackSupportMixin as CallbackSupport

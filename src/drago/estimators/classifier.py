@@ -13,7 +13,7 @@ from drago._validation import check_sample_weight, shown
 from drago.estimators.base import Array, DROEstimator, Matrix, Vector
 from drago.estimators.callbacks import with_callbacks
 from drago.estimators.rows import scaled
-from drago.losses import Logistic, Loss, Multinomial
+from drago.terms.losses import Logistic, Loss, Multinomial
 
 
 class DROClassifier(ClassifierMixin, DROEstimator):

@@ -22,8 +22,8 @@ from drago.estimators.base import Array, Vector
 from drago.estimators.classifier import DROClassifier
 from drago.estimators.path import levels_of, robust_path, with_tail
 from drago.estimators.regressor import DRORegressor
-from drago.losses import Logistic, Loss, Multinomial
 from drago.scorers import tail_mean, worst_group_mean
+from drago.terms.losses import Logistic, Loss, Multinomial
 
 _CRITERIA = ("tail", "mean", "worst_group")
 

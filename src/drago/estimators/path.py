@@ -16,8 +16,8 @@ from drago._interrupts import interruptible
 from drago._validation import check_number, shown
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
-from drago.solvers.auto import solve
-from drago.uncertainty import CVaR, Grouped, UncertaintySet, as_uncertainty
+from drago.solvers.solve import solve
+from drago.terms.uncertainty import CVaR, Grouped, UncertaintySet, as_uncertainty
 
 Vector = npt.NDArray[np.float64]
 

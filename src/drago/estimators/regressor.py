@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from drago._validation import check_option, check_vector, shown
 from drago.estimators.base import Array, DROEstimator
 from drago.estimators.callbacks import with_callbacks
-from drago.losses import Logistic, Loss, Multinomial, as_loss
+from drago.terms.losses import Logistic, Loss, Multinomial, as_loss
 
 
 class DRORegressor(RegressorMixin, DROEstimator):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.uncertainty.grouped import group_sums
+from drago.terms.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]

@@ -3,7 +3,8 @@
 The stage's objective is ``P_c(w) = max over q of <q, l(w) + shift> - c Omega(q)`` and the ridge
 (`drago.solvers.newton` says where the shift comes from). The unknowns are ``theta = (w, b)``; the
 last entry stays 0 where no intercept is fitted. The general, slower way through Python is
-`drago.newton`. Loops stand where NumPy has a word for it: they compile in a fraction of the time.
+`drago.certificate.hessian`. Loops stand where NumPy has a word for it: they compile in a fraction
+of the time.
 """
 
 import math

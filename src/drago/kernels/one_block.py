@@ -1,7 +1,7 @@
 """DRAGO's iterations where all rows are one block: one output, a capped simplex with chi2.
 
-The same as `drago.solvers.variants.SupportIterations` with `SecantSteps`, which says what they do
-and takes a hundred calls to NumPy for each of them.
+The same as `drago.solvers.drago.variants.SupportIterations` with `SecantSteps`, which says what
+they do and takes a hundred calls to NumPy for each of them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Lists of the rows whose weight a dual step can change, see `drago.solvers.unsettled`."""
+"""Lists of the rows whose weight a dual step can change, see `drago.solvers.drago.unsettled`."""
 
 from drago.kernels import REDUCE, jit
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_sample_weight, check_vector, numeric, shown
-from drago.uncertainty import CVaR, Grouped, UncertaintySet, UserSet, as_uncertainty
+from drago.terms.uncertainty import CVaR, Grouped, UncertaintySet, UserSet, as_uncertainty
 
 Vector = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from drago._validation import check_nominal, check_number, check_vector
 from drago.plotting._axes import GREY, add_legend, axes_for, styled
 from drago.plotting._models import short_name
-from drago.uncertainty import Simplex, as_uncertainty
+from drago.terms.uncertainty import Simplex, as_uncertainty
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

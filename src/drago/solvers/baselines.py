@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_integer, check_number, check_option
-from drago.bounds import gradient
-from drago.constraints import Everything
+from drago.certificate.bounds import gradient
+from drago.loop.loop import Iterate, Loop
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.solvers.base import Iterate, Loop
-from drago.uncertainty import CVaR, Grouped, Simplex
-from drago.uncertainty.balls import BallOracle
-from drago.uncertainty.capped import CappedOracle
-from drago.uncertainty.spectral import SpectralOracle, SpectralSet
+from drago.terms.constraints import Everything
+from drago.terms.uncertainty import CVaR, Grouped, Simplex
+from drago.terms.uncertainty.balls import BallOracle
+from drago.terms.uncertainty.capped import CappedOracle
+from drago.terms.uncertainty.spectral import SpectralOracle, SpectralSet
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from drago.constraints import Everything
 from drago.problem import DROProblem
-from drago.uncertainty.capped import CVaR, Simplex
+from drago.terms.constraints import Everything
+from drago.terms.uncertainty.capped import CVaR, Simplex
 
 
 def is_capped_chi2(problem: DROProblem) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from drago.bounds import gradient
+from drago.certificate.bounds import gradient
+from drago.loop.loop import Iterate, Loop
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
-from drago.solvers.base import Iterate, Loop
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
-from drago.bounds import gradient
+from drago.certificate.bounds import gradient
+from drago.certificate.hessian import hessian_metric
+from drago.loop.loop import Iterate, Loop
 from drago.metric import Metric, is_box, make_metric
-from drago.newton import hessian_metric
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
-from drago.solvers.base import Iterate, Loop
 from drago.solvers.quasi_newton import Line, Memory
 
 Vector = npt.NDArray[np.float64]

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from drago.bounds import curvature_cost, gradient, has_curvature_bound
-from drago.constraints import L2Ball
-from drago.losses import UserLoss
-from drago.newton import newton_step
+from drago.certificate.bounds import curvature_cost, gradient, has_curvature_bound
+from drago.certificate.hessian import newton_step
+from drago.loop.loop import Iterate, Loop
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
-from drago.solvers.base import Iterate, Loop
 from drago.solvers.compiled import is_capped_chi2
-from drago.uncertainty.capped import CappedOracle
+from drago.terms.constraints import L2Ball
+from drago.terms.losses import UserLoss
+from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

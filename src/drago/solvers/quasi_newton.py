@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
-from drago.uncertainty import DualOracle
+from drago.terms.uncertainty import DualOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

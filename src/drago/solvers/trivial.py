@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drago.loop.loop import Iterate, Loop
+from drago.loop.protocol import Method
 from drago.problem import DROProblem
-from drago.solvers.base import Iterate, Loop
-from drago.solvers.protocol import Method
 
 # The shift cost, in units of the trivial model's objective, and how well that problem is solved.
 _SHIFT_COST = 1e-8

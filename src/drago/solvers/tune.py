@@ -10,11 +10,11 @@ import numpy as np
 
 from drago._interrupts import interruptible
 from drago._validation import check_integer, check_number, shown
+from drago.loop.loop import Iterate, Loop
+from drago.loop.warm_up import compile_for
 from drago.problem import DROProblem, NonFiniteLossError, check_problem
 from drago.result import Status
-from drago.solvers.auto import as_method
-from drago.solvers.base import Iterate, Loop
-from drago.solvers.warm_up import compile_for
+from drago.solvers.solve import as_method
 
 STEP_SIZES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 """The grid of the paper's experiments."""

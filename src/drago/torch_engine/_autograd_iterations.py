@@ -1,9 +1,9 @@
 """DRAGO's iteration for losses by automatic differentiation.
 
-It is Algorithm 1 as in `drago.solvers.iterations`, with the same blocks and the same draws. Rows
-are visited in whole blocks, which do not change, so the algorithm needs old gradients in one form
-only: the sums ``S_k = sum over block k of qhat_i ghat_i``. The aggregate ``ghat' qhat`` is the sum
-of all of them, and the primal correction is, with the block I drawn,
+It is Algorithm 1 as in `drago.solvers.drago.iterations`, with the same blocks and the same draws.
+Rows are visited in whole blocks, which do not change, so the algorithm needs old gradients in one
+form only: the sums ``S_k = sum over block k of qhat_i ghat_i``. The aggregate ``ghat' qhat`` is the
+sum of all of them, and the primal correction is, with the block I drawn,
 
     sum over block I of q_i grad l_i(w)  -  S_I
 
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from drago.passes import Evaluation
-from drago.solvers.blocks import NOTICEABLE
+from drago.solvers.drago.blocks import NOTICEABLE
 from drago.torch_engine._curvature import curvature_metric
 from drago.torch_engine.iterations import TensorIterations, TensorSupportIterations
 
@@ -111,7 +111,8 @@ class AutogradBlocks:
 class AutogradIterations(TensorIterations):
     """The state of DRAGO and its iteration, old gradients as sums over blocks.
 
-    The parameters and the meaning of everything are those of `drago.solvers.iterations.Iterations`.
+    The parameters and the meaning of everything are those of
+    `drago.solvers.drago.iterations.Iterations`.
     """
 
     problem: AutogradProblem

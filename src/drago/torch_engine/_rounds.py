@@ -54,7 +54,7 @@ class Rounds:
         )  # fmt: skip
 
     def run(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-        """See `drago.solvers.iterations.run_round`."""
+        """See `drago.solvers.drago.iterations.run_round`."""
         state = self.state
         for first in range(0, len(pairs), _LINES):
             self._iterate(pairs[first : first + _LINES])

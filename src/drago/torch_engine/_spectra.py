@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from drago.uncertainty import ESRM, Extremile, SpectralSet, Spectrum
+from drago.terms.uncertainty import ESRM, Extremile, SpectralSet, Spectrum
 
 
 def _running_sum(x: Tensor) -> Tensor:

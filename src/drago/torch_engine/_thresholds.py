@@ -22,7 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from drago.divergences import TINY
+from drago.terms.divergences import TINY
 from drago.torch_engine import search
 
 # The most rows that are tried at once, where not all are; and up to how many entries a table of

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from drago._validation import check_groups, check_integer, check_number, check_option, shown
-from drago.losses import Loss
 from drago.passes import Evaluation
 from drago.problem import NonFiniteLossError
+from drago.terms.losses import Loss
 from drago.torch_engine._autograd_iterations import ENGINE
 from drago.torch_engine._checks import nominal_weights, on_host
 from drago.torch_engine._flat import FlatModel

@@ -1,4 +1,4 @@
-"""Blocks of rows on a device: the same ones as `drago.solvers.blocks` deals out.
+"""Blocks of rows on a device: the same ones as `drago.solvers.drago.blocks` deals out.
 
 Vectors keep the problem's order. A block is named by a number, or by a tensor that holds the
 number. With a tensor the operations do not depend on which block it is, so that they can be
@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from drago.solvers.blocks import NOTICEABLE, SMALL, deal_out
+from drago.solvers.drago.blocks import NOTICEABLE, SMALL, deal_out
 from drago.torch_engine.problem import TensorProblem
 
 # Entries of X that are gathered at a time.

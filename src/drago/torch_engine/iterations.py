@@ -1,4 +1,4 @@
-"""DRAGO's iteration on tensors: what `drago.solvers.iterations` does, without leaving the device.
+"""DRAGO's iteration on tensors: that of `drago.solvers.drago.iterations`, on the device.
 
 Coefficients, tables and weights are tensors. Iterations read nothing back, so the processor runs
 ahead of the device, and looks once a round. Where there are fused kernels, an iteration and the
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drago.constraints import Everything
+from drago.loop.protocol import Iterate
 from drago.metric import Metric
 from drago.passes import Evaluation
-from drago.solvers.blocks import NOTICEABLE
-from drago.solvers.iterations import run_round
-from drago.solvers.protocol import Iterate
-from drago.solvers.steps import StepRule, Steps, UnregularisedSteps
+from drago.solvers.drago.blocks import NOTICEABLE
+from drago.solvers.drago.iterations import run_round
+from drago.solvers.drago.steps import StepRule, Steps, UnregularisedSteps
+from drago.terms.constraints import Everything
 from drago.torch_engine._rounds import Rounds
 from drago.torch_engine.blocks import Block, TensorBlocks
 from drago.torch_engine.problem import TensorProblem
@@ -32,7 +32,8 @@ _TINY = 1e-280
 class TensorIterations:
     """The state of DRAGO and its iteration, on a device.
 
-    The parameters and the meaning of everything are those of `drago.solvers.iterations.Iterations`.
+    The parameters and the meaning of everything are those of
+    `drago.solvers.drago.iterations.Iterations`.
     """
 
     least_round = 4
@@ -133,7 +134,7 @@ class TensorIterations:
         return self.problem.to_host(self._mean_w), self.problem.to_host(self._mean_b)
 
     def iterate(self, here: Evaluation | None = None, optimism: float = 1.0) -> Iterate:
-        """Where the method stands, see `drago.solvers.iterations.Iterations.iterate`."""
+        """Where the method stands, see `drago.solvers.drago.iterations.Iterations.iterate`."""
         gap, primal = self.estimates()
         return Iterate(
             w=self.w,
@@ -239,7 +240,7 @@ class TensorIterations:
     # ------------------------------------------------------------------------ the iteration
 
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-        """A round, see `drago.solvers.iterations.run_round`; recorded where that can be."""
+        """A round, see `drago.solvers.drago.iterations.run_round`; recorded where that can be."""
         if not self._can_record():
             return run_round(self, pairs, refresh)
         if self._rounds is None:

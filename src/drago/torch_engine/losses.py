@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drago.losses import Huber, Logistic, Loss, Multinomial, Squared
+from drago.terms.losses import Huber, Logistic, Loss, Multinomial, Squared
 
 
 class _OnTensors:

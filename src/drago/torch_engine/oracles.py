@@ -1,6 +1,6 @@
 """Exact dual maximisation on tensors: ``argmax over q in Q of <u, q> - c Omega(q)``.
 
-The same maps as `drago.uncertainty`'s oracles, as tensor operations on the device of the losses.
+The same maps as the oracles of `drago.terms.uncertainty`, as operations on tensors.
 No value is read back, and which operations run depends on shapes and on the set alone: calls can be
 recorded in a CUDA graph and compiled by `torch.compile` (for `Spectrum`, see `TensorOracle`).
 
@@ -19,19 +19,8 @@ import torch
 from torch import Tensor
 
 from drago._validation import shown
-from drago.divergences import Divergence
-from drago.torch_engine import search
-from drago.torch_engine._pools import spectral
-from drago.torch_engine._spectra import Spectra
-from drago.torch_engine._thresholds import (
-    capped_chi2,
-    capped_kl,
-    capped_vertex,
-    chi2_ball,
-    is_zero,
-    kl_ball,
-)
-from drago.uncertainty import (
+from drago.terms.divergences import Divergence
+from drago.terms.uncertainty import (
     ESRM,
     Chi2Ball,
     CVaR,
@@ -42,6 +31,17 @@ from drago.uncertainty import (
     SpectralSet,
     Spectrum,
     as_uncertainty,
+)
+from drago.torch_engine import search
+from drago.torch_engine._pools import spectral
+from drago.torch_engine._spectra import Spectra
+from drago.torch_engine._thresholds import (
+    capped_chi2,
+    capped_kl,
+    capped_vertex,
+    chi2_ball,
+    is_zero,
+    kl_ball,
 )
 
 _SETS = (CVaR, Simplex, Chi2Ball, KLBall, Extremile, ESRM, Spectrum)
@@ -91,7 +91,7 @@ class TensorOracle:
         self._inner = given._inner if isinstance(given, Grouped) else given
         if not isinstance(self._inner, _SETS):
             raise TypeError(
-                "the torch engine takes the sets of drago.uncertainty, but a set of one's own "
+                "the torch engine takes the built-in sets, but a set of one's own "
                 f"({type(getattr(self._inner, 'given', self._inner)).__name__}) was given: its "
                 "worst_case works on arrays. Use drago.solve for it."
             )

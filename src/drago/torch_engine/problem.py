@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from drago._validation import check_groups, check_nominal
-from drago.losses import Logistic, Multinomial, Squared, as_loss
 from drago.passes import Evaluation
 from drago.problem import DROProblem, NonFiniteLossError
+from drago.terms.losses import Logistic, Multinomial, Squared, as_loss
+from drago.terms.uncertainty import CVaR, Simplex
+from drago.terms.uncertainty.base import UncertaintySet
+from drago.terms.uncertainty.grouped import group_sums
 from drago.torch_engine._checks import (
     as_device,
     check_features,
@@ -33,9 +36,6 @@ from drago.torch_engine._checks import (
 )
 from drago.torch_engine.losses import on_tensors
 from drago.torch_engine.oracles import BoundOracle, TensorOracle, working_dtype
-from drago.uncertainty import CVaR, Simplex
-from drago.uncertainty.base import UncertaintySet
-from drago.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from drago._validation import check_flag, check_number, refuse_masked, shown
-from drago.divergences import Divergence
+from drago.terms.divergences import Divergence
 from drago.torch_engine._gather import gather
 from drago.torch_engine.oracles import TensorOracle, working_dtype
 

@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).parents[2]))
 import methods
 
 import drago
+from drago.loop.loop import Iterate, Loop
 from drago.result import Status
-from drago.solvers.base import Iterate, Loop
 
 TARGET = 1e-10
 

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from drago.divergences import TINY
+from drago.terms.divergences import TINY
 from drago.torch_engine.search import kernel
 from drago.torch_engine.search.parts import (
     count_wrong,

@@ -1,0 +1,1 @@
+"""The one judge: certificates, their bounds, and the Hessian that they need."""

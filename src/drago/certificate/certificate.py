@@ -1,0 +1,105 @@
+"""What is known for certain about a point, and the relative gap."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.problem import DROProblem
+
+Vector = npt.NDArray[np.float64]
+
+# Relative rounding of P_0, a sum over the rows, and of a gap at a point that is no better.
+_ROUNDING = 1e-12
+_NOTHING = 256 * np.finfo(float).eps
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known for certain about a point.
+
+    Attributes
+    ----------
+    primal : float
+        ``P(w)``.
+    dual : float
+        A lower bound on the optimal value: ``primal - gap``, less what rounding may have lost where
+        the objective is above that of the trivial model.
+    gap : float
+        An upper bound on ``P(w) - P*``.
+    rel_gap : float
+        ``gap / (P_0 - dual)`` with ``P_0`` the objective at w = 0 (and its best intercept).
+    dual_weights : array of shape (n,)
+        The weights that attain the bound.
+    bound : str
+        Which bound it was: "tangent" or "curvature", or "tangent, ||w|| <= R" when there is
+        nothing but the gap over a ball of radius R (mu = 0 and no constraint).
+    restricted_to : float or None
+        That radius.
+    reference : float
+        ``P_0``.
+    n_passes : float
+        What it cost, in visits to all rows; a product with X is half a visit.
+    stationarity : float or None
+        ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
+        gap is infinite.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    rel_gap: float
+    dual_weights: Vector
+    bound: str
+    restricted_to: float | None
+    reference: float
+    n_passes: float = 0.0
+    stationarity: float | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Certificate(primal={self.primal:.8g}, dual={self.dual:.8g}, gap={self.gap:.2g}, "
+            f"rel_gap={self.rel_gap:.2g}, bound={self.bound!r})"
+        )
+
+
+def uncertified(problem: DROProblem, primal: float) -> Certificate:
+    """What is known of a point whose objective alone was computed."""
+    return Certificate(
+        primal=primal,
+        dual=-np.inf,
+        gap=np.inf,
+        rel_gap=np.inf,
+        dual_weights=problem.p,
+        bound="none",
+        restricted_to=None,
+        reference=problem.reference[0],
+    )
+
+
+def lower_bound(gap: float, primal: float, reference: float) -> float:
+    """``primal - gap``, less what rounding may have lost.
+
+    Far from the optimum both are huge, and their difference is what rounding leaves of it.
+    """
+    return primal - gap - _ROUNDING * max(primal - reference, 0.0)
+
+
+def relative(gap: float, primal: float, reference: float) -> float:
+    """``gap / (P_0 - dual)``.
+
+    Where it and the gap are no more than rounding, the trivial model is optimal, and this is 0.
+    An objective above ``P_0`` by rounding counts as equal to it.
+    """
+    if not math.isfinite(gap):
+        return np.inf
+    size = max(abs(reference), sys.float_info.min)
+    above = primal - reference
+    span = gap if 0.0 < above <= 4.0 * sys.float_info.epsilon * size else gap - above
+    if span <= _ROUNDING * size and gap <= _NOTHING * size:
+        return 0.0
+    return gap / max(span, _ROUNDING * size)

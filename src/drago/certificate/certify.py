@@ -1,0 +1,132 @@
+"""The one judge: how far from optimal a point can be, from the problem alone.
+
+For any ``w`` and any ``q`` in Q::
+
+    gap = [ max over q' of L(w, q') - L(w, q) ] + [ L(w, q) - min over w' of L(w', q) ]
+
+is at least ``P(w) - P*``. The first bracket is computed exactly, the second is bounded from above
+(`drago.certificate.bounds`). Both are sums of nonnegative terms, so the gap goes to zero with the
+error and does not stop at the rounding of ``P``. Any weights in Q give a valid gap; the solver's
+own, the exact ones at ``w``, and those at losses predicted by Newton steps are tried, and the best
+kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._interrupts import interruptible
+from drago.certificate.bounds import gradient
+from drago.certificate.certificate import Certificate, uncertified
+from drago.certificate.search import AMPLE, FEASIBILITY, Search
+from drago.problem import DROProblem, Evaluation, check_problem
+from drago.terms.uncertainty import DualOracle
+
+Vector = npt.NDArray[np.float64]
+
+NO_BOUND = "none: the losses are not declared convex"
+# Newton steps that `certify` tries to predict the optimal weights.
+_PREDICTIONS = 25
+
+
+@interruptible
+def certify(
+    problem: DROProblem, coef: Any, intercept: Any = 0.0, dual_weights: Any = None
+) -> Certificate:
+    """Certify a point of a problem, from scratch and in float64.
+
+    Parameters
+    ----------
+    problem : DROProblem
+    coef : array of shape (n_features,) or (n_outputs, n_features)
+    intercept : float or array of shape (n_outputs,)
+    dual_weights : array of shape (n,), optional
+        Weights to try; they must lie in the uncertainty set. The exact weights at `coef` are
+        always tried.
+
+    Returns
+    -------
+    Certificate
+    """
+    problem = check_problem(problem).in_float64
+    w, b = problem.to_internal(coef, intercept)
+    if not problem.constraint.contains(w):
+        raise ValueError(f"coef does not lie in the constraint set {problem.constraint!r}.")
+    q = None
+    if dual_weights is not None:
+        q = problem.from_user("dual_weights", dual_weights)
+        if problem.uncertainty.is_users and not problem.uncertainty.can_check:
+            raise ValueError(
+                "dual_weights cannot be checked against a set of your own; leave them out, or give "
+                "the set a method violation(q, p) that is 0 inside the set."
+            )
+        violation = problem.violation(q)
+        if violation > FEASIBILITY:
+            raise ValueError(
+                f"dual_weights must lie in {problem.uncertainty!r}, but violate it by "
+                f"{violation:.2g}."
+            )
+    with np.errstate(under="ignore"):
+        found = judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)
+    return replace(found, dual_weights=problem.to_user(found.dual_weights))
+
+
+def judge(
+    problem: DROProblem,
+    ev: Evaluation,
+    q: Vector | None = None,
+    *,
+    oracle: DualOracle | None = None,
+    target: float = 0.0,
+    credit: float = AMPLE,
+    predictions: int = 3,
+) -> Certificate:
+    """The certificate at an evaluated point, with effort until `target` is reached.
+
+    Parameters
+    ----------
+    q : array of shape (n,), optional
+        Weights in Q to try besides the exact ones.
+    target : float
+        Relative gap below which nothing better is looked for.
+    credit : float
+        Passes that may be spent on curvature bounds and predictions.
+    predictions : int
+        Newton steps that may be tried to predict the optimal weights.
+    """
+    oracle = oracle or problem.dual_oracle()
+    if not problem.is_convex:
+        return _flatness(problem, ev, oracle)
+    search = Search(problem, ev, oracle, target, credit)
+    search.run(q, predictions)
+    return search.result()
+
+
+def judge_with(
+    problem: DROProblem, ev: Evaluation, q: Vector | None = None, *, credit: float
+) -> Certificate:
+    """The certificate that these weights in Q give, or the exact ones: no better are looked for."""
+    oracle = problem.dual_oracle()
+    if not problem.is_convex:
+        return _flatness(problem, ev, oracle)
+    search = Search(problem, ev, oracle, 0.0, credit)
+    q = search.exact if q is None else q
+    search.try_all(q, search.gradient(ev, q))
+    return search.result()
+
+
+def _flatness(problem: DROProblem, ev: Evaluation, oracle: DualOracle) -> Certificate:
+    """What is known of a point without convexity: how flat the objective is there."""
+    q = oracle.weights(ev.losses, problem.nu)
+    slope = gradient(problem, ev, q).w + problem.mu * ev.w
+    return replace(
+        uncertified(problem, problem.primal(ev.w, ev.losses, q)),
+        dual_weights=q,
+        bound=NO_BOUND,
+        n_passes=0.5,
+        stationarity=float(np.linalg.norm(slope)),
+    )

@@ -1,0 +1,229 @@
+"""A Newton step on ``P``: as the weights respond to the losses, its Hessian is explicit."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.certificate.bounds import (
+    Gradient,
+    has_curvature_bound,
+    multinomial_hessian,
+    multinomial_unknowns,
+)
+from drago.metric import FLOOR, FULL, Metric, is_box, subsample
+from drago.problem import DROProblem, Evaluation
+from drago.terms.losses import Logistic, Multinomial
+from drago.terms.uncertainty import DualOracle, Response
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+def newton_step(
+    problem: DROProblem,
+    ev: Evaluation,
+    q: Vector,
+    g: Gradient,
+    oracle: DualOracle,
+    damping: float = 0.0,
+) -> tuple[Matrix, Vector, Matrix] | None:
+    """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
+
+    ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
+    times its diagonal added, and times what its diagonal could be. A box holds the coordinates that
+    are pushed to its sides; in a ball the step is the best one for the quadratic model. None where
+    the weights' response is not known.
+    """
+    box = problem.constraint.bounds(ev.w.shape)
+    H = hessian(problem, ev, q, oracle)
+    if H is None:
+        return None
+    d, k = problem.n_features, problem.n_outputs
+    m = d + int(problem.fit_intercept)
+    free = np.ones(m, dtype=bool)
+    if isinstance(problem.loss, Multinomial):
+        free = multinomial_unknowns(problem)
+    slope = g.w + problem.mu * ev.w
+    r = np.concatenate([slope, g.b[None, :]]) if problem.fit_intercept else slope
+    if box is not None:
+        held = np.zeros((k, m), dtype=bool)
+        held[:, :d] = (((ev.w <= box[0]) & (slope > 0)) | ((ev.w >= box[1]) & (slope < 0))).T
+        free &= ~held.reshape(-1)
+    step = np.zeros(k * m)
+    reduced = H[np.ix_(free, free)]
+    # Where the rows of weight have no curvature along an intercept, a little must do; with damping,
+    # what curvature they could have.
+    little = np.zeros((k, m))
+    little[:, d:] = (1e-12 + damping) * problem.loss.curvature
+    if damping > 0:
+        index = np.flatnonzero(q)
+        little[:, :d] = damping * problem.loss.curvature * (q[index] @ problem.rows(index) ** 2)
+    extra = (1e-13 + damping) * np.diag(reduced) + little.reshape(-1)[free]
+    reduced[np.diag_indices(reduced.shape[0])] += extra
+    flat = r.T.reshape(-1)[free]
+    try:
+        if box is None:
+            at = np.zeros((k, m))
+            at[:, :d] = ev.w.T
+            is_coef = np.zeros((k, m), dtype=bool)
+            is_coef[:, :d] = True
+            radius = problem.constraint.radius  # type: ignore[attr-defined]
+            inside = is_coef.reshape(-1)[free]
+            step[free] = _step_in_ball(reduced, flat, at.reshape(-1)[free], inside, radius)
+        else:
+            step[free] = -np.linalg.solve(reduced, flat)
+    except np.linalg.LinAlgError:
+        return None
+    if not np.isfinite(step).all():
+        return None
+    by_feature = step.reshape(k, m).T
+    dw = np.ascontiguousarray(by_feature[:d])
+    db = by_feature[d] if problem.fit_intercept else np.zeros(k)
+    return dw, db, problem.raw_prediction(dw, db)
+
+
+def _step_in_ball(
+    H: Matrix, r: Vector, at: Vector, is_coef: npt.NDArray[np.bool_], radius: float
+) -> Vector:
+    """``argmin over s of <r, s> + s'Hs/2`` with ``||w + s||`` at most `radius`, w = `at`.
+
+    ``s = -(H + t E)^-1 (r + t w)`` with E the identity on the coefficients. As t grows from 0, the
+    norm falls to the radius; its inverse is concave in t, so that Newton's method comes from below.
+
+    Parameters
+    ----------
+    is_coef : array of bool
+        Which unknowns the ball is about; `at` is 0 elsewhere.
+    """
+    E, t = is_coef.astype(np.float64), 0.0
+    for _ in range(_SECULAR):
+        shifted = H + np.diag(t * E)
+        step = -np.linalg.solve(shifted, r + t * at)
+        there = np.where(is_coef, at + step, 0.0)
+        norm = float(np.linalg.norm(there))
+        if norm <= radius * (1.0 + _ON_SPHERE):
+            break
+        fall = float(there @ np.linalg.solve(shifted, there))
+        t += (norm / radius - 1.0) * norm * norm / fall
+    return np.asarray(step, dtype=np.float64)
+
+
+def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) -> Matrix | None:
+    """The generalised Hessian of P, class-major: ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z``."""
+    if problem.nu == 0:
+        return None
+    _, response = oracle.response(ev.losses, problem.nu, q)
+    if response is None:
+        return None
+    d, k = problem.n_features, problem.n_outputs
+    m = d + int(problem.fit_intercept)
+    if k == 1 and response.is_one_pool:
+        H = _one_pool(problem, ev, q, response)
+    else:
+        H = _several_pools(problem, ev, q, response)
+    ridge = np.zeros((k, m))
+    ridge[:, :d] = problem.mu
+    H[np.diag_indices(k * m)] += ridge.reshape(-1)
+    return H
+
+
+def _one_pool(problem: DROProblem, ev: Evaluation, q: Vector, response: Response) -> Matrix:
+    """All but mu, where all rows that move move together: the square of one matrix."""
+    slopes = ev.dlosses[:, 0]
+    moving = np.where(response.pool >= 0, response.rate * slopes, 0.0)
+    weight = q * problem.loss.second(problem.y, ev.raw) + moving * slopes
+    H = problem.gram(np.flatnonzero(weight), weight)
+
+    def drop(by: Vector, mass: float) -> None:
+        """The moves have no part along this."""
+        if mass > 0:
+            along = problem.weighted_rows(by[:, None])[:, 0]
+            if problem.fit_intercept:
+                along = np.append(along, by.sum())
+            H[...] -= np.outer(along, along / mass)
+
+    drop(moving, float(response.rate[response.pool >= 0].sum()))
+    if response.direction is not None:
+        z = np.where(response.pool >= 0, response.direction, 0.0)
+        drop(moving * z, float(np.dot(response.rate, z * z)))
+    return H
+
+
+def _several_pools(problem: DROProblem, ev: Evaluation, q: Vector, response: Response) -> Matrix:
+    """The same in general."""
+    index = _taking_part(q, response)
+    k = problem.n_outputs
+    F = problem.features(index)
+    if isinstance(problem.loss, Multinomial):
+        pi = problem.loss.probabilities(ev.raw[index])
+        H = multinomial_hessian(problem, F, q[index], pi)
+    else:
+        second = problem.loss.second(problem.y[index], ev.raw[index])
+        H = (F * (q[index] * second)[:, None]).T @ F
+    # Rows of Z are class-major, as H is.
+    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * F.shape[1])
+    return H + _restrict(response, index).curvature(Z)
+
+
+# Trials of the multiplier of a ball, and how near to the sphere is on it.
+_SECULAR = 60
+_ON_SPHERE = 1e-12
+# Rows that a metric is taken from: so many, so many a feature.
+_LEAST = 2000
+_ROWS = 600
+# Rows that the weights are worth, 1 / sum q^2, for each feature; with fewer it would be noise. A
+# logistic loss has curvature here and none there, so that even a noisy picture of it helps.
+_EFFECTIVE = 60
+_EFFECTIVE_LOGISTIC = 15
+# By how much the shift cost is raised for a metric, in units of what an error of P allows.
+_RAISED = 100.0
+
+
+def hessian_metric(
+    problem: DROProblem, w: Matrix, b: Vector, error: float
+) -> tuple[Metric, Vector] | None:
+    """The generalised Hessian at a point that is optimal up to `error`, as a metric.
+
+    The shift cost is raised, for the kinks of P between here and the optimum are not where these
+    rows see them. Also the centre of the features for which the intercept does not interfere. None
+    where there is more than one output, too many features, or too few rows of weight.
+    """
+    usable = problem.n_outputs == 1 and problem.n_features <= FULL and has_curvature_bound(problem)
+    if not usable or is_box(problem) or problem.uncertainty.is_users:
+        return None
+    problem = problem.take(subsample(problem, max(_LEAST, _ROWS * problem.n_features)))
+    ev, oracle = problem.evaluate(w, b), problem.dual_oracle()
+    spread = problem.distance(oracle.weights(ev.losses, problem.nu))
+    raised = problem._replace(nu=problem.nu + _RAISED * error / max(spread, 1e-6))
+    q = oracle.weights(ev.losses, raised.nu)
+    needed = _EFFECTIVE_LOGISTIC if isinstance(problem.loss, Logistic) else _EFFECTIVE
+    if 1.0 / float(q @ q) < needed * problem.n_features:
+        return None
+    H = hessian(raised, ev, q, oracle)
+    if H is None:
+        return None
+    d, centre, along = problem.n_features, np.zeros(problem.n_features), 1.0
+    if problem.fit_intercept:
+        along = float(H[d, d])
+        if not along > 0:
+            return None
+        centre = H[:d, d] / along
+        H = H[:d, :d] - np.outer(centre, H[:d, d])
+    eigenvalues, basis = np.linalg.eigh(H)
+    floor = FLOOR * max(float(eigenvalues.max()), 1e-300)
+    return Metric(np.maximum(eigenvalues, floor), basis, along), centre
+
+
+def _taking_part(q: Vector, response: Response) -> npt.NDArray[np.int64]:
+    """Rows that have weight or whose weight responds; all of them for grouped sets."""
+    if response.aggregate is not None:
+        return np.arange(q.size)
+    return np.flatnonzero((q > 0) | (response.pool >= 0))
+
+
+def _restrict(response: Response, index: npt.NDArray[np.int64]) -> Response:
+    if response.aggregate is not None:
+        return response
+    direction = None if response.direction is None else response.direction[index]
+    return Response(response.rate[index], response.pool[index], direction)

@@ -1,0 +1,348 @@
+"""The search for the best gap at a point: candidate weights, and bounds from cheap to costly."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._interrupts import poll
+from drago.certificate.bounds import (
+    Gradient,
+    affordable_rows,
+    curvature_bound,
+    curvature_cost,
+    gradient,
+    newton_like_step,
+    order,
+    tangent_bound,
+)
+from drago.certificate.certificate import Certificate, lower_bound, relative
+from drago.certificate.hessian import newton_step
+from drago.problem import DROProblem, Evaluation, NonFiniteLossError
+from drago.terms.constraints import Everything
+from drago.terms.uncertainty import DualOracle
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# How far outside the set given weights may lie, in mass: what rounding leaves.
+FEASIBILITY = 1e-9
+# Passes that a certificate may spend where nobody counts them.
+AMPLE = 1e4
+# When no more predictions are worth it.
+_GOOD_ENOUGH = 1.5
+# Passes beyond which the Hessian of all rows is costly, the steps tried instead, and the rounding
+# of a difference of two values of the objective.
+_COSTLY = 2.0
+_APPROACHES = 3
+_CANCELLED = 1e-15
+# Rows for each unknown to begin a curvature bound with, and what may be spent on it in passes
+# before anything else is tried.
+_FEW = 20
+_CHEAP = 0.5
+
+
+class Search:
+    """The best gap at one point over candidate weights and bounds."""
+
+    def __init__(
+        self,
+        problem: DROProblem,
+        ev: Evaluation,
+        oracle: DualOracle,
+        target: float,
+        credit: float,
+    ) -> None:
+        self.problem, self.ev, self.oracle = problem, ev, oracle
+        self.target, self.credit = target, credit
+        self.exact = oracle.weights(ev.losses, problem.nu)
+        self.primal = problem.primal(ev.w, ev.losses, self.exact)
+        self.gap, self.bound, self.weights = np.inf, "none", self.exact
+        self.reference = problem.reference[0]
+        self.passes = 0.0
+        self.tried_curvature = False
+        self.known: tuple[Vector | None, float] = (None, np.inf)  # some weights and their slack
+
+    def gradient(self, ev: Evaluation, q: Vector) -> Gradient:
+        self.passes += 0.5
+        return gradient(self.problem, ev, q)
+
+    def run(self, q: Vector | None, predictions: int) -> None:
+        # Without a shift cost the exact weights are a corner of the set, and seldom optimal.
+        first = q is not None and self.problem.nu == 0 and self._is_small(self._slack(q))
+        if q is not None and first:
+            self.try_all(q, self.gradient(self.ev, q))
+            if self._is_enough():
+                return
+        here = self.gradient(self.ev, self.exact)
+        self.try_all(self.exact, here)
+        if self._is_enough():
+            return
+        if not (q is None or first) and self._has_hope(self._slack(q)):
+            self.try_all(q, self.gradient(self.ev, q))
+        if self._wants_more():
+            self._predict(here, predictions)
+
+    def try_all(self, q: Vector, g: Gradient) -> None:
+        """The bounds for some weights, cheap ones first."""
+        self._try_tangent(q, g)
+        if not self._wants_more():
+            return
+        tried, hopeful = 0, True
+        if self._is_costly(q):
+            tried = self._try_curvature(q, g, most=affordable_rows(self.problem, _CHEAP))
+            if self._wants_more():
+                hopeful = self._approach(q, g)
+        if hopeful and self._wants_more():
+            self._try_curvature(q, g, tried)
+
+    def _has_hope(self, part: float) -> bool:
+        """Whether the target, or half the best gap, could be reached with this part of it.
+
+        Without a target anything better will do.
+        """
+        if part <= (0.5 if self.target > 0 else 1.0) * self.gap:
+            return True
+        return self._is_small(part)
+
+    def result(self) -> Certificate:
+        restricted_to = None
+        problem = self.problem
+        known = math.isfinite(self.gap)
+        if not known and (self.tried_curvature or affordable_rows(problem, AMPLE) == 0):
+            # mu = 0 and no other bound to be had: the minimum of the tangents over a ball.
+            radius = max(2.0 * float(np.linalg.norm(self.ev.w)), 1.0)
+            g = self.gradient(self.ev, self.exact)
+            self.gap = tangent_bound(problem, self.ev, self.exact, g, radius)
+            if np.isfinite(self.gap):
+                restricted_to = radius
+                self.bound, self.weights = f"tangent, ||w|| <= {radius:.3g}", self.exact
+        return Certificate(
+            primal=self.primal,
+            dual=lower_bound(self.gap, self.primal, self.reference),
+            gap=self.gap,
+            rel_gap=relative(self.gap, self.primal, self.reference),
+            dual_weights=self.weights,
+            bound=self.bound,
+            restricted_to=restricted_to,
+            reference=self.reference,
+            n_passes=self.passes,
+        )
+
+    def _is_small(self, gap: float) -> bool:
+        return relative(gap, self.primal, self.reference) <= self.target
+
+    def _is_enough(self) -> bool:
+        return self._is_small(self.gap)
+
+    def _wants_more(self) -> bool:
+        return not self._is_enough() and affordable_rows(self.problem, self.credit) > 0
+
+    def _try_tangent(self, q: Vector, g: Gradient) -> None:
+        self._require_feasible(q)
+        inner = tangent_bound(self.problem, self.ev, q, g)
+        self.passes += 0.5 * self.problem.fit_intercept
+        self._keep(inner + self._slack(q), "tangent", q)
+
+    def _try_curvature(
+        self, q: Vector, g: Gradient, tried: int = 0, most: int | None = None
+    ) -> int:
+        """The curvature of the heaviest rows, few at first: their bound tells how many it takes.
+
+        It falls like one over the weight that takes part, or so. Returns how many rows were
+        `tried`, which are too few for a next time.
+        """
+        problem, support = self.problem, int((q != 0).sum())
+        slack = self._slack(q)
+        if slack >= self.gap:
+            return tried
+        size = support if problem.is_gram_cheap else max(_FEW * order(problem), 8 * tried)
+        while True:
+            limit = min(affordable_rows(problem, self.credit), support)
+            if most is not None:
+                limit = min(limit, most)
+            if tried >= limit:
+                return tried
+            tried = limit if self.target == 0 or 2 * size > limit else size
+            inner = curvature_bound(problem, self.ev, q, g, tried)
+            self.tried_curvature = True
+            self._spend(curvature_cost(problem, tried))
+            self._keep(inner + slack, "curvature", q)
+            if self._is_enough():
+                return tried
+            size = 8 * tried
+            room = self.target * (self.reference - self.primal) - slack
+            if np.isfinite(inner) and room > 0:
+                size = max(size, int(min(1.5 * tried * inner / room, 1e15)))
+
+    def _keep(self, gap: float, bound: str, q: Vector) -> None:
+        if gap < self.gap:
+            self.gap, self.bound, self.weights = gap, bound, q
+
+    def _is_costly(self, q: Vector) -> bool:
+        """Whether the Hessian of all rows of weight takes longer than a few passes."""
+        return curvature_cost(self.problem, int((q != 0).sum())) > _COSTLY
+
+    def _approach(self, q: Vector, g: Gradient) -> bool:
+        """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.
+
+        ``L(w, q) - min L(., q) = [L(w, q) - L(v, q)] + [L(v, q) - min L(., q)]`` for every v. Steps
+        with the Hessian of a few rows lead to a v where even a loose bound on the second bracket
+        is small, long before the Hessian of all rows would be known. False when the first bracket
+        alone is too large: then no bound will do with these weights.
+        """
+        problem, ev = self.problem, self.ev
+        if not isinstance(problem.constraint, Everything):
+            return True
+        n_rows = min(20 * order(problem), affordable_rows(problem, self.credit))
+        if n_rows == 0:
+            return True
+        step = newton_like_step(problem, ev, q, n_rows)
+        self._spend(curvature_cost(problem, n_rows))
+        fallen, slack = 0.0, self._slack(q)
+        for _ in range(_APPROACHES):
+            if not self._wants_more() or self.credit < 2.0:
+                break
+            dw, db = step(g, ev.w)
+            try:
+                there = problem.evaluate(ev.w - dw, ev.b - db)
+            except NonFiniteLossError:
+                break
+            fall = float(q @ (ev.losses - there.losses))
+            fall += 0.5 * problem.mu * float(np.vdot(dw, ev.w + there.w))
+            self._spend(1.0)
+            if not fall > 0:
+                break
+            ev, fallen = there, fallen + fall
+            g = gradient(problem, ev, q)
+            inner = min(
+                tangent_bound(problem, ev, q, g), curvature_bound(problem, ev, q, g, n_rows)
+            )
+            self.tried_curvature = True
+            self._spend(curvature_cost(problem, n_rows))
+            gap = slack + fallen + inner + _CANCELLED * abs(self.primal)
+            self._keep(gap, "curvature", q)
+            if relative(slack + fallen, self.primal, self.reference) > self.target:
+                return False
+        return True
+
+    def _spend(self, passes: float) -> None:
+        poll()
+        self.passes += passes
+        self.credit -= passes
+
+    def _require_feasible(self, q: Vector) -> None:
+        """A gap from weights outside Q would be worth nothing: never trust an oracle blindly."""
+        problem = self.problem
+        violation = problem.violation(q)
+        if not violation <= FEASIBILITY:
+            raise ArithmeticError(
+                f"the weights of {problem.uncertainty!r} violate it by {violation:.2g}; "
+                "if the set is your own, check its worst_case, otherwise please report this."
+            )
+
+    def _slack(self, q: Vector) -> float:
+        """``L(w, exact) - L(w, q)``."""
+        if self.known[0] is not q:
+            self.known = (q, self._distance(q))
+        return self.known[1]
+
+    def _distance(self, q: Vector) -> float:
+        """The slack as a sum of two nonnegative terms.
+
+        ``<exact - q, l - nu grad Omega(exact)>`` is the optimality condition of the exact weights,
+        the rest a Bregman divergence.
+        """
+        exact, nu, p = self.exact, self.problem.nu, self.problem.p
+        if q is exact:
+            return 0.0
+        losses, xp, parts = self.ev.losses, self.problem.xp, self.problem.parts()
+        kl = self.problem.divergence.name == "kl"
+        if kl and nu > 0 and any(bool(((exact[s] == 0) & (q[s] > 0)).any()) for s in parts):
+            values = [self.problem.primal(self.ev.w, losses, x) for x in (exact, q)]
+            return max(values[0] - values[1], 0.0) + _CANCELLED * abs(values[0])
+
+        def mirror(s: slice) -> Any:
+            if nu == 0:
+                return 0.0 * exact[s]
+            ratio = exact[s] / p[s]
+            return xp.log(xp.where(ratio > 0, ratio, 1.0)) if kl else ratio
+
+        # Centred, so that the sums have no large parts to cancel; a few rows at a time.
+        mean = float(losses.mean())
+        centre = sum(float(exact[s] @ mirror(s)) for s in parts)
+        first, bregman, scale, moved = 0.0, 0.0, 0.0, 0.0
+        for s in parts:
+            step, slope = exact[s] - q[s], nu * (mirror(s) - centre)
+            scale = max(scale, float(abs(slope).max()))
+            moved += float(abs(step).sum())
+            first += float(step @ ((losses[s] - mean) - slope))
+            if nu > 0 and kl:
+                some = exact[s] > 0
+                ratio = xp.where(some, q[s] / xp.where(some, exact[s], 1.0), 1.0)
+                logs = xp.log(xp.where(ratio > 0, ratio, 1.0))
+                bregman += float(exact[s] @ (ratio * logs - (ratio - 1.0)))
+            elif nu > 0:
+                bregman += 0.5 * float(step @ (step / p[s]))
+        # Where losses and slopes vanish together, the slopes are what rounding leaves of two terms.
+        rounding = 4.0 * np.finfo(float).eps * moved * (scale + nu * (1.0 + abs(centre)))
+        scale += max(abs(float(losses.max())), abs(float(losses.min())))
+        return _nonnegative(first, scale, rounding) + nu * max(bregman, 0.0)
+
+    # ------------------------------------------------------------ predicted weights
+
+    def _predict(self, g: Gradient, most: int) -> None:
+        """Try the exact weights at points that Newton steps on P lead to.
+
+        Near a kink (small nu) the weights at w itself are far from the optimal ones and no bound
+        on the rest can mend that. The steps need not be good: any weights are valid.
+        """
+        problem, ev, q = self.problem, self.ev, self.exact
+        value = self.primal
+        for _ in range(most):
+            if not self._wants_more():
+                return
+            if self.gap <= _GOOD_ENOUGH * (self.primal - value):
+                return  # no certificate could be much better: value is attained
+            cost = 2.0 * curvature_cost(problem, int((q != 0).sum())) + 2.0
+            step = newton_step(problem, ev, q, g, self.oracle) if cost <= self.credit else None
+            if step is None:
+                return
+            self._spend(cost)
+            w, b, raw = step
+            for _ in range(12):
+                trial_w = problem.constraint.project(ev.w + w)
+                if not problem.constraint.has_bounds or (trial_w != ev.w + w).any():
+                    trial_raw = problem.raw_prediction(trial_w, ev.b + b)
+                    self.passes += 0.5
+                else:
+                    trial_raw = ev.raw + raw
+                trial_value = np.inf
+                with suppress(NonFiniteLossError):  # a wild step is no more than a bad one
+                    trial = problem.evaluate(trial_w, ev.b + b, trial_raw)
+                    weights = self.oracle.weights(trial.losses, problem.nu)
+                    trial_value = problem.primal(trial.w, trial.losses, weights)
+                if trial_value < value:
+                    break
+                w, b, raw = 0.25 * w, 0.25 * b, 0.25 * raw
+            else:
+                return
+            ev, q, value = trial, weights, trial_value
+            at_start = self.gradient(self.ev, q)
+            self._try_tangent(q, at_start)
+            self._try_curvature(q, at_start)
+            g = self.gradient(ev, q)
+
+
+def _nonnegative(value: float, scale: float, rounding: float = 0.0) -> float:
+    """`value`, which mathematics says is not negative, without its rounding."""
+    if value < -1e-8 * (scale + 1e-300) - rounding:
+        raise ArithmeticError(
+            "the exact weights are beaten by others of the set; if the set is your own, check its "
+            "worst_case, otherwise please report this."
+        )
+    return max(value, 0.0)

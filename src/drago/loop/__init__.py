@@ -1,0 +1,1 @@
+"""The one loop: clocks, certificates, stopping, history, checkpoints; methods supply the rest."""

@@ -1,0 +1,116 @@
+"""What a solve says on its way and at its end."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from drago.certificate.certificate import Certificate
+from drago.loop.protocol import Method, State
+from drago.result import Status
+
+if TYPE_CHECKING:
+    from drago.loop.loop import Loop
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def sentence(
+    loop: Loop, method: Method, rel_gap: float, n_iter: int, dual: Certificate, why: str
+) -> str:
+    """What ran, why it stopped, what is certain, and what could be changed."""
+    reached = f"certified relative gap {rel_gap:.2g} (tol={loop.tol:g})"
+    if not loop.problem.is_convex:
+        reached = _flatness(loop)
+    if dual.restricted_to is not None:
+        reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
+    head = f"{loop.why}{method.name}: "
+    if loop._notes:
+        head = f"{loop.why}{method.name} ({', '.join(loop._notes)}): "
+    if loop.status is Status.OPTIMAL:
+        return head + f"optimal after {n_iter} iterations, {reached}{_trivial_note(loop)}."
+    if loop.status is Status.STATIONARY:
+        return head + f"stationary after {n_iter} iterations, {reached}."
+    if loop.status is Status.MAX_ITER:
+        return head + f"max_iter={loop.max_iter} reached, {reached}; raise max_iter or tol."
+    if loop.status is Status.TIME_LIMIT:
+        return (
+            head + f"time_limit={loop.time_limit:g} s reached after {n_iter} iterations, "
+            f"{reached}; raise time_limit or tol."
+        )
+    if loop.status is Status.INTERRUPTED:
+        return head + f"interrupted after {n_iter} iterations, {reached}."
+    if loop.status is Status.STOPPED:
+        return head + f"stopped by the callback after {n_iter} iterations, {reached}."
+    detail = f" ({why.strip(': ')})" if why.strip(": ") else ""
+    if not np.isfinite(rel_gap) and loop.problem.is_convex:
+        reached = "no bound on the gap is known for this loss without l2_reg"
+        if loop.problem.mu > 0:
+            reached = "no bound on the gap is known for this loss with an intercept"
+    return (
+        head + f"no further progress after {n_iter} iterations{detail}, {reached}"
+        f"{_trivial_note(loop)}; raise tol, l2_reg or shift_cost, or scale the features."
+    )
+
+
+def _flatness(loop: Loop) -> str:
+    """What there is instead of a certificate."""
+    slope = loop.best.point[0].stationarity
+    size = np.nan if slope is None else slope
+    start = max(loop.problem.reference_slope, np.finfo(float).tiny)
+    return (
+        f"||grad P|| = {size:.3g}, {size / start:.2g} times that at the start (tol={loop.tol:g}); "
+        "there is no certificate, for the losses are not declared convex (convex=True)"
+    )
+
+
+def narrated(callback: Callable[[State], Any] | None) -> Callable[[State], Any]:
+    """`callback`, with a line printed for each certificate."""
+    print(f"{'passes':>8}  {'primal':>14}  {'dual':>14}  {'gap':>8}  {'relative':>8}  {'time':>8}")
+
+    def narrate(state: State) -> Any:
+        print(
+            f"{state.n_passes:8.1f}  {state.primal:14.8g}  {state.dual:14.8g}  {state.gap:8.1e}  "
+            f"{state.rel_gap:8.1e}  {state.time:6.2f} s",
+            flush=True,
+        )
+        return None if callback is None else callback(state)
+
+    return narrate
+
+
+def warn(message: str, kind: type[Warning] | None = None) -> None:
+    """Say it, as from the first line outside of this package and of scikit-learn.
+
+    Where no `kind` is given, it is that a solve did not converge.
+    """
+    inside: tuple[str, ...] = (_PACKAGE,)
+    with suppress(ImportError):  # the torch engine lives without scikit-learn
+        import sklearn
+        from sklearn.exceptions import ConvergenceWarning
+
+        kind = kind or ConvergenceWarning
+        inside = (_PACKAGE, os.path.dirname(sklearn.__file__) + os.sep)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, kind or UserWarning, stacklevel=level)
+
+
+def _trivial_note(loop: Loop) -> str:
+    """A word where the answer is the trivial model."""
+    _, w, _ = loop.best.point
+    if w.any() or not math.isfinite(loop.best.gap):
+        return ""
+    share = loop.best.gap / max(abs(loop.best.primal), np.finfo(float).tiny)
+    if share > 0.01:
+        return ""
+    return f"; the trivial model (coefficients 0) is optimal up to {share:.1g} of its objective"

@@ -1,0 +1,120 @@
+"""What a method and the loop say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.metric import Metric
+from drago.problem import DROProblem, Evaluation
+
+if TYPE_CHECKING:
+    from drago.loop.loop import Loop
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+class Diverged(FloatingPointError):
+    """Iterates that are no numbers."""
+
+
+class Enough(Exception):
+    """Ends the run of a method that had its share of passes."""
+
+
+class Stop(Exception):
+    """Raised by `Loop.observe` to end a method's run."""
+
+
+class Iterate(NamedTuple):
+    """Where a method stands.
+
+    Parameters
+    ----------
+    w, b : arrays
+    n_iter : int
+    n_passes : float
+        Visits to all rows so far, by the method alone.
+    n_oracle_calls : int
+    evaluation : Evaluation, optional
+        Losses at ``(w, b)``, where the method has them: saves the certificate a pass.
+    q : array of shape (n,), optional
+        Weights in Q that may certify the point better than the exact ones.
+    gap_estimate, primal_estimate : float
+        Free estimates of the gap, up to an unknown factor, and of the objective; they decide when
+        a certificate is due.
+    milestone : bool
+        The end of a stage of the method: a certificate is due in any case.
+    is_measured : bool
+        Whether the estimate is that of the gap itself: on small data, where a certificate takes as
+        long as several iterations, none is due before it is small.
+    is_sum : bool
+        Whether the predictions of the evaluation are a sum of many steps, which loses digits where
+        these are huge: certificates look at some rows first.
+    """
+
+    w: Matrix
+    b: Vector
+    n_iter: int
+    n_passes: float
+    n_oracle_calls: int
+    evaluation: Evaluation | None = None
+    q: Any = None
+    gap_estimate: float = np.inf
+    primal_estimate: float = np.inf
+    milestone: bool = False
+    is_measured: bool = False
+    is_sum: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """A point to start from.
+
+    Parameters
+    ----------
+    w, b : arrays
+    q : array of shape (n,), optional
+        Weights, for the methods that keep some.
+    metric : Metric, optional
+        The metric it came with.
+    centre : array of shape (n_features,), optional
+        Where that metric sees the features' centre.
+    """
+
+    w: Matrix
+    b: Vector
+    q: Any = None
+    metric: Metric | None = None
+    centre: Vector | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What a callback sees at each certificate."""
+
+    n_iter: int
+    coef: Vector
+    intercept: Any
+    primal: float
+    dual: float
+    gap: float
+    rel_gap: float
+    n_passes: float
+    time: float
+
+
+class Method(Protocol):
+    """What a solver has to supply."""
+
+    name: str
+
+    def check(self, problem: DROProblem) -> None:
+        """Raise ValueError, in one sentence, if the problem is not for this method."""
+
+    def run(self, problem: DROProblem, loop: Loop) -> str:
+        """Iterate, calling ``loop.observe``; return why no further progress is possible."""

@@ -1,0 +1,45 @@
+"""How many threads BLAS may have during a solve."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+from drago.loop.protocol import Method
+from drago.problem import DROProblem
+
+# Entries of X below which a second BLAS thread costs more than it gives, and below which BLAS
+# wakes none.
+_SMALL = 1 << 20
+_TINY = 1 << 12
+
+
+def blas_threads(problem: DROProblem, method: Method) -> Any:
+    """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
+    if problem.engine:  # the matrices on this side are small, but for those of several outputs
+        return at_most(1) if problem.n_outputs == 1 else nullcontext()
+    entries = problem.n_samples * problem.n_features * problem.n_outputs
+    if max(entries, problem.n_features**2) <= _TINY:
+        return nullcontext()
+    if not hasattr(method, "n_threads") and (problem.is_sparse or entries > _SMALL):
+        return nullcontext()
+    return at_most(1)
+
+
+def at_most(n_threads: int | None) -> Any:
+    """No more BLAS threads than that; None leaves them as they are."""
+    controller = None if n_threads is None else _controller()
+    if controller is None:
+        return nullcontext()
+    return controller.limit(limits=n_threads, user_api="blas")
+
+
+@cache
+def _controller() -> Any:
+    """None where there is no such package, which comes with scikit-learn."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    return ThreadpoolController()

@@ -1,0 +1,132 @@
+"""Which solver "auto" takes for which problem."""
+
+from __future__ import annotations
+
+import math
+
+from drago.certificate.bounds import curvature_cost, order
+from drago.loop.protocol import Method
+from drago.metric import make_metric
+from drago.problem import DROProblem
+from drago.solvers.drago.blocks import SMALL
+from drago.solvers.drago.method import Drago
+from drago.solvers.lbfgs import LBFGS
+from drago.solvers.newton import Newton
+from drago.terms.losses import Huber, Logistic, Squared, UserLoss
+from drago.terms.uncertainty import CVaR
+
+# The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where they are
+# compiled and the unknowns few: on small data, and at kinks if the Hessian of the tail costs no
+# more than so many passes. Where they are not, if the tail holds about as many rows as there are
+# unknowns.
+_FEW_UNKNOWNS = 250
+_CHEAP_TAIL = 1.5
+_THIN = (0.2, 2.0)
+# Or in balls on tiny data with the logistic loss, whose curvature changes on the way; or on still
+# less of it where the shift cost is this share of the objective at w = 0; or for several outputs
+# with no more unknowns than this, and little l2_reg.
+_TINY = 1 << 15
+_KINKS = 0.01
+_VERY_FEW_UNKNOWNS = 20
+# A metric is of no use where its greatest and least curvature differ by no more than this; looked
+# for on data where a look costs little.
+_WELL_CONDITIONED = 5.0
+_MANY_ROWS = 5000
+_FEW_FEATURES = 100
+# Nor with several outputs and fewer rows than this many times the unknowns, for little l2_reg.
+_ROWS_PER_UNKNOWN = 10
+_LITTLE = 0.1
+IN_METRIC = LBFGS(metric="auto", progressive=True, memory=40)
+
+
+def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
+    """What "auto" takes for a problem, what goes on where that stalls, and why.
+
+    1. In an `L2Ball`, Newton steps on small data (2^19 entries) with at most 250 unknowns, where
+       they apply; otherwise DRAGO, which has them finish where they are affordable.
+    2. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
+       wherever a row enters the tail: for a `CVaR` with the chi2 divergence, where they are
+       compiled, on small data (2^19 entries; 2^20 without a shift cost), and without a shift cost
+       on larger ones too, if the loss is squared or Huber's and the Hessian of the tail costs no
+       more than 1.5 passes; for any divergence if the tail of a `CVaR` holds 0.2 to 2 times as
+       many rows as there are unknowns, or on tiny data (2^13 entries) if the shift cost is at most
+       1% of the objective at w = 0; in balls with the logistic loss on tiny data (2^15 entries);
+       with several outputs for at most 20 unknowns and l2_reg < 0.1.
+    3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
+       100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
+       several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
+    4. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
+    """
+    if not problem.constraint.has_bounds:
+        where = f"because it stays in {problem.constraint!r}; "
+        affordable = Newton.is_affordable(problem)
+        if affordable and problem.n_entries <= SMALL and order(problem) <= _FEW_UNKNOWNS:
+            return Newton(), (Drago(),), f"auto took newton, {where}"
+        return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
+    if problem.engine:
+        where = "on a device" if problem.is_linear else "for a model that is not linear"
+        return IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "
+    unknowns = order(problem)
+    if _is_for_newton(problem):
+        why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
+        return Newton(), (IN_METRIC,), why
+    # Another try would call a user's loss where it may not like it.
+    users = isinstance(problem.loss, UserLoss)
+    if _is_well_conditioned(problem):
+        why = "auto took lbfgs, for well-conditioned features; "
+        return LBFGS(), () if users else (IN_METRIC,), why
+    few = problem.n_samples < _ROWS_PER_UNKNOWN * problem.n_features * problem.n_outputs
+    if problem.n_outputs > 1 and few and problem.mu < _LITTLE:
+        why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
+        return LBFGS(), () if users else (IN_METRIC,), why
+    others: tuple[Method, ...] = ()
+    if not users:
+        others = (Newton(), LBFGS()) if Newton.is_affordable(problem) else (LBFGS(),)
+    return IN_METRIC, others, "auto took lbfgs in a metric, the fastest on most problems; "
+
+
+def _rows_in_tail(problem: DROProblem) -> float:
+    """How many rows share the weight at least; infinite for a set without a tail."""
+    if not isinstance(problem.uncertainty, CVaR):
+        return math.inf
+    return problem.n_samples * float(problem.uncertainty.tail_fraction)
+
+
+def _is_for_newton(problem: DROProblem) -> bool:
+    """Whether its steps are possible, and the fastest."""
+    unknowns, rows = order(problem), _rows_in_tail(problem)
+    if problem.is_sparse or unknowns > _FEW_UNKNOWNS:
+        return False
+    try:
+        Newton().check(problem)
+    except ValueError:
+        return False
+    if problem.n_outputs > 1:
+        return unknowns <= _VERY_FEW_UNKNOWNS and problem.mu < _LITTLE
+    if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns:
+        return True
+    ball = problem.uncertainty.own_divergence is not None
+    if ball and isinstance(problem.loss, Logistic) and problem.n_entries <= _TINY:
+        return True
+    if not math.isfinite(rows):
+        return False
+    if not Newton.is_compiled(problem):
+        kinks = problem.nu <= _KINKS * abs(problem.reference[0])
+        return kinks and problem.n_entries <= _TINY // 4
+    if problem.n_entries <= (SMALL if problem.nu > 0 else 2 * SMALL):
+        return True
+    # Logistic losses take many steps while the coefficients grow.
+    kinks = problem.nu == 0 and isinstance(problem.loss, (Squared, Huber))
+    return kinks and curvature_cost(problem, rows) <= _CHEAP_TAIL
+
+
+def _is_well_conditioned(problem: DROProblem) -> bool:
+    """Whether the features are, where that decides."""
+    if problem.n_outputs > 1 or problem.n_features > _FEW_FEATURES:
+        return False
+    constant = isinstance(problem.loss, (Squared, Huber)) and problem.n_samples >= _MANY_ROWS
+    corners = problem.nu == 0 and problem.uncertainty.own_divergence is None
+    if not (constant or corners):
+        return False
+    curvature = make_metric(problem._replace(mu=0.0), "auto").eigenvalues
+    return bool(curvature.max() <= _WELL_CONDITIONED * curvature.min())

@@ -1,0 +1,1 @@
+"""DRAGO: the iteration, its variants, its step sizes, its compiled special case."""

@@ -1,0 +1,59 @@
+"""The constants of the paper's theory: its step size, and L and G in a metric."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.metric import Metric, subsample
+from drago.problem import DROProblem, Evaluation
+from drago.terms.losses import Squared
+
+Vector = npt.NDArray[np.float64]
+
+
+def theory_step(problem: DROProblem, m: int) -> float:
+    """The step size of the paper's theorem, with the constants of its lemmas."""
+    nu = problem.nu / (problem.kappa_q if problem.divergence.name == "kl" else 1.0)
+    tiny = np.finfo(float).tiny
+    step = min(
+        1.0 / (32.0 * m),
+        problem.mu / (24.0 * np.e * max(problem.smoothness * problem.kappa_q, tiny)),
+    )
+    if problem.kappa_q > 1:  # otherwise the weights cannot move
+        coupling = 36.0 * np.e**2 * m * max(problem.lipschitz, tiny)
+        step = min(step, np.sqrt(problem.mu * nu) / coupling)
+    return 0.25 * step
+
+
+def require_constants(problem: DROProblem) -> None:
+    for name in ("curvature", "lipschitz"):
+        known = np.isfinite(getattr(problem.loss, name)) or isinstance(problem.loss, Squared)
+        if not known:
+            raise ValueError(
+                f"step_size='theory' needs to know the {name} of the loss "
+                f"{problem.loss.name!r}: give the function an attribute {name}, or take 'auto'."
+            )
+
+
+def constants_in(
+    metric: Metric, problem: DROProblem, start: Evaluation, mean: Vector | None
+) -> tuple[float, float]:
+    """L and G in the norm of the metric, from a subsample; G at the start where it is not known."""
+    index = subsample(problem, 2000)
+    if problem.is_sparse and metric.basis is None:
+        rows = problem.X[index].astype(np.float64)
+        square = np.asarray(rows.multiply(rows) @ (1.0 / metric.eigenvalues)).reshape(-1)
+    else:
+        rows = problem.rows(index)
+        if mean is not None:
+            rows = rows - mean
+        square = (metric.rotate(rows.T) ** 2 / metric.eigenvalues[:, None]).sum(axis=0)
+    square += float(problem.fit_intercept) / metric.intercept
+    curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
+    slopes = np.linalg.norm(problem.pick(start.dlosses, index), axis=1)
+    if np.isfinite(problem.loss.lipschitz):
+        slopes = np.full(index.size, problem.loss.lipschitz)
+    tiny = np.finfo(float).tiny
+    smooth = curvature * float(square.max())
+    return max(smooth, tiny), max(float((slopes * np.sqrt(square)).max()), tiny)

@@ -1,0 +1,565 @@
+"""DRAGO: the primal-dual variance-reduced method of Mehta, Diakonikolas and Harchaoui (2024).
+
+The iteration is in `drago.solvers.drago.iterations`. Here is what makes it run by itself: how many
+blocks, in which metric, with which step size, when to cut it, and when to leave the rest to a
+method that converges faster near the optimum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago._validation import check_flag, check_integer, check_number, check_option
+from drago.certificate.bounds import curvature_cost
+from drago.files.checkpoint import State
+from drago.loop.loop import Diverged, Iterate, Loop
+from drago.metric import Metric, is_box
+from drago.problem import DROProblem, Evaluation
+from drago.solvers.drago.blocks import NOTICEABLE, Blocks
+from drago.solvers.drago.constants import constants_in, require_constants, theory_step
+from drago.solvers.drago.iterations import Iterations
+from drago.solvers.drago.one_block import OneBlockIterations
+from drago.solvers.drago.saved import check_run
+from drago.solvers.drago.steps import LaggedSteps, SecantSteps, StepRule, Steps, UnregularisedSteps
+from drago.solvers.drago.variants import LaggedIterations, SupportIterations
+from drago.solvers.drago.watch import WINDOW, Watch
+from drago.solvers.lbfgs import LBFGS
+from drago.solvers.newton import Newton
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+# Blocks under block_size="auto", for large data, and for small data where it is not one.
+_BLOCKS = 8
+_FEW_BLOCKS = 2
+# Step size under step_size="auto", times M: with the primal gradient from blocks (and the root of
+# the weights' second moment), and with the exact one.
+_STEP = 1.2
+_EXACT_STEP = 0.8
+# The same with blocks and fresh tables: there is less noise.
+_FRESH_STEP = 2.4
+# Iterations between two fillings of the tables, with the primal gradient from blocks and exact.
+_FRESH_FOR = 4
+_FRESH_FOR_EXACT = 2
+_LARGEST_STEP = 0.4
+# With one block and the exact gradient: the first step, times the root of the second moment, and
+# the largest step and the boldness of `SecantSteps`.
+_FIRST_STEP, _LARGEST_LEARNT, _BOLDNESS = 0.8, 2.0, 1.1
+# The exact primal gradient is worth its cost below this share of the rows, and on small data.
+_THIN = 0.4
+# By how much the step is cut for a new start, and without one when the pace is bad.
+_CUT = 0.3
+_SLOWER = 0.5
+_LEAST_CUT = 1e-5
+# Iterations after which there is a look at the clock, whatever the number of blocks.
+_ROUND = 64
+# Rounds to go, at the recent pace, beyond which another method finishes.
+_FAR = 5
+# Passes that Newton steps may cost to take over at once, and how many of them another method may
+# use up before they do.
+_CHEAP = 3.0
+_AS_LONG_AS = 5.0
+# The more blocks, the older the tables: the gap that they show is several times the true one.
+_OPTIMISM = 1.6
+_OPTIMISM_WHEN_FRESH = 0.4
+# The theory's constants are safe, not sharp; without mu or nu "auto" takes them this much smaller.
+_SLACK = 100.0
+
+
+@dataclass(frozen=True)
+class Drago:
+    """Settings of DRAGO.
+
+    Parameters
+    ----------
+    step_size : float, "auto" or "theory"
+        The alpha of the paper, ``a_t / a_{t-1} = 1 + alpha``. "auto" starts at
+        ``min(1.2 / (M sqrt(sum q^2/p)), 0.4)`` with the first weights q (twice that with `refresh`,
+        ``0.8 / M`` with primal="support"), and is cut when the method does not converge. With
+        one block, as small data are, it follows the curvature that the steps meet (`SecantSteps`);
+        not so with start="paper", primal="blocks", a `dual_step_size`, an `L2Ball`, mu = 0 or
+        nu = 0, and on tensors.
+        "theory" is the step of the paper's theorem with the constants of its lemmas::
+
+            1/4 min{ 1/(32 M), mu/(24 e L kappa_Q), sqrt(mu nu)/(36 e^2 M G) }
+
+        with L and G from `DROProblem.smoothness` and `DROProblem.lipschitz` (for the squared loss
+        G is taken over the level set of w = 0), and nu / kappa_Q in place of nu for KL. A number
+        and "theory" are taken as they are: no safeguard, no finish.
+    dual_step_size : float, optional
+        The alpha of the dual steps, where it shall differ.
+    block_size : int, "auto" or "n/d"
+        Rows a block; "n/d" is the paper's. "auto" makes 8 blocks; of small data one, or two where
+        the steps cannot be learnt (see `step_size`); one too of somewhat larger data with squared
+        or Huber losses, where the iterations are compiled (`drago.solvers.drago.one_block`).
+    metric : {"auto", "euclidean", "diagonal", "full"}
+        The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
+    start : {"stationary", "paper"}
+        "stationary" runs the recursions as if from long ago, ``A_{t-1}/a_t = 1/alpha``, from the
+        exact weights at the starting point; "paper" is ``A_0 = 0`` from the nominal weights.
+    tables : {"exact", "lagged"}
+        "exact" is the paper's Algorithm 1, "lagged" its Algorithm 2 (with start="paper"), whose
+        tables are a cycle older: for study.
+    primal : {"auto", "blocks", "support"}
+        The primal gradient: "blocks" estimates it from the tables and a random block, as in the
+        paper; "support" computes it from the rows that carry weight. "auto" is "support" where
+        these are few at the start and on small data, under step_size="auto".
+    refresh : bool
+        Whether all tables are filled anew every few iterations, on large data and under
+        step_size="auto": stale tables are the noise that forces small steps, and a visit to all
+        rows serves the certificate as well.
+    progressive : bool
+        Whether large problems are first solved on a part of their rows, to start from there.
+    finish : {"auto", "newton", "lbfgs", "none"}
+        What takes over where thin tails make the method slow, under step_size="auto"; "auto" is
+        "newton" where its steps are cheap, otherwise "lbfgs" in the same metric, followed by
+        "newton" where that is slow too and its steps are affordable.
+    n_threads : int, optional
+        Default: all cores, where a block has work for them. The result does not depend on it.
+
+    Notes
+    -----
+    With mu = 0 or nu = 0 the step sizes are those of the paper's appendix, with L and G in the
+    metric from 2000 rows at the start ("theory") or 100 times smaller ("auto"), and the mean of the
+    iterates is a candidate beside the last one.
+
+    With primal="support" and with `refresh` the method is no longer Algorithm 1: the primal
+    gradient has no noise, and at a refreshment the weights are set to the exact ones.
+    """
+
+    step_size: float | str = "auto"
+    dual_step_size: float | None = None
+    block_size: int | str = "auto"
+    metric: str = "auto"
+    start: str = "stationary"
+    tables: str = "exact"
+    primal: str = "auto"
+    refresh: bool = True
+    progressive: bool = True
+    finish: str = "auto"
+    n_threads: int | None = None
+    name = "drago"
+    layout = 5  # of what is saved: a checkpoint with another one is refused
+
+    def __post_init__(self) -> None:
+        if isinstance(self.step_size, str):
+            check_option("step_size", self.step_size, ("auto", "theory"))
+        else:
+            step = check_number("step_size", self.step_size, low=0, open_low=True)
+            object.__setattr__(self, "step_size", step)
+        if self.dual_step_size is not None:
+            check_number("dual_step_size", self.dual_step_size, low=0, open_low=True)
+        if isinstance(self.block_size, str):
+            check_option("block_size", self.block_size, ("auto", "n/d"))
+        else:
+            check_integer("block_size", self.block_size, low=1)
+        check_option("metric", self.metric, ("auto", "euclidean", "diagonal", "full"))
+        check_option("start", self.start, ("stationary", "paper"))
+        check_option("tables", self.tables, ("exact", "lagged"))
+        check_option("primal", self.primal, ("auto", "blocks", "support"))
+        check_flag("refresh", self.refresh)
+        check_flag("progressive", self.progressive)
+        check_option("finish", self.finish, ("auto", "newton", "lbfgs", "none"))
+        if self.n_threads is not None:
+            check_integer("n_threads", self.n_threads, low=1)
+        if self.tables == "lagged" and (self.start != "paper" or self.step_size == "auto"):
+            raise ValueError(
+                "tables='lagged' is the paper's Algorithm 2: it takes start='paper' and a number "
+                "or 'theory' for step_size."
+            )
+        if self.tables == "lagged" and (self.primal == "support" or self.dual_step_size):
+            raise ValueError(
+                "tables='lagged' is the paper's Algorithm 2: it takes no dual_step_size, and "
+                "primal='blocks' only."
+            )
+        if self.start == "paper" or self.step_size != "auto":
+            object.__setattr__(self, "progressive", False)
+
+    def check(self, problem: DROProblem) -> None:
+        if self.step_size == "theory":
+            require_constants(problem)
+        if self.finish == "newton":
+            Newton().check(problem)
+        if problem.fit_intercept and self.start == "paper":
+            raise ValueError("solver 'drago' fits an intercept only with start='stationary'.")
+        if not _unregularised(problem):
+            return
+        if self.dual_step_size is not None:
+            raise ValueError(
+                f"with l2_reg={problem.mu:g} and shift_cost={problem.nu:g}, solver 'drago' takes "
+                "no dual_step_size: the step sizes follow from the constants."
+            )
+        if self.start == "paper" or not isinstance(self.step_size, str):
+            raise ValueError(
+                f"with l2_reg={problem.mu:g} and shift_cost={problem.nu:g}, solver 'drago' takes "
+                "start='stationary' and step_size='auto' or 'theory' (the variant of the paper's "
+                "appendix, where the step sizes follow from the constants)."
+            )
+
+    def n_blocks(self, problem: DROProblem) -> int:
+        """The number M of blocks."""
+        n = problem.n_samples
+        if self.block_size == "auto":
+            if not _is_small(problem):
+                return min(_BLOCKS, n)
+            return 1 if self._learns_its_steps(problem) else min(_FEW_BLOCKS, n)
+        if self.block_size == "n/d":
+            return min(n, problem.n_features)
+        return -(-n // min(int(self.block_size), n))
+
+    def _learns_its_steps(self, problem: DROProblem) -> bool:
+        """Whether small data are one block, visited with `SecantSteps`.
+
+        Not on other engines: to look at each gradient is to wait for the device. Nor in a ball,
+        which bends the steps: there they shrink to nothing.
+        """
+        plain = self.step_size == "auto" and self.start == "stationary" and self.primal != "blocks"
+        plain = plain and self.dual_step_size is None
+        plain = plain and problem.constraint.has_bounds
+        return plain and not (problem.engine or _unregularised(problem))
+
+    def run(self, problem: DROProblem, loop: Loop) -> str:
+        return _Run(self, problem, loop).run()
+
+    def resume(self, problem: DROProblem, loop: Loop, saved: State) -> Callable[[], str]:
+        """What goes on from a checkpoint, as `run` does from the start."""
+        return _Run(self, problem, loop, saved).run
+
+
+_KINDS = {"lagged": LaggedIterations, "blocks": Iterations, "support": SupportIterations}
+
+
+def _unregularised(problem: DROProblem) -> bool:
+    return problem.mu == 0 or (problem.nu == 0 and problem.kappa_q > 1)
+
+
+def _learnt_steps(moment: float) -> SecantSteps:
+    """The first of them from the second moment of the weights, ``sum_i q_i^2 / p_i``."""
+    return SecantSteps(_FIRST_STEP / np.sqrt(moment), _LARGEST_LEARNT, _BOLDNESS)
+
+
+def _is_small(problem: DROProblem) -> bool:
+    if problem.n_samples * problem.n_features <= problem.small:
+        return True
+    return OneBlockIterations.is_for(problem, 1)
+
+
+class _Run:
+    """One solve: the iterations and the judgement on their step size."""
+
+    def __init__(
+        self, settings: Drago, problem: DROProblem, loop: Loop, saved: State | None = None
+    ) -> None:
+        self.settings, self.problem, self.loop = settings, problem, loop
+        self.auto = settings.step_size == "auto"
+        self.finish = settings.finish
+        if not problem.constraint.has_bounds:
+            # Of the other methods, Newton's alone stays in a ball.
+            wanted = settings.finish in ("auto", "newton")
+            self.finish = "newton" if wanted and Newton.is_affordable(problem) else "none"
+        if problem.engine and self.finish == "auto":
+            self.finish = "lbfgs"
+        self.watch = Watch(np.inf)
+        self.rounds = 0
+        if saved is not None:
+            self._restore(saved)
+            return
+        self.mean = None
+        if problem.fit_intercept:
+            self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+        self.metric = loop.make_metric(settings.metric, self.mean)
+        self.cut = 1.0
+        if self._is_in_haste():
+            self._begin_in_haste()
+            return
+        start = problem.evaluate(*loop.start)
+        self.exact = self._is_exact_worthwhile(start)
+        self.refreshing = self._is_refreshing()
+        self.blocks = self._make_blocks()
+        self.state = self._begin(start, loop.start_weights)
+        loop.observe(self._iterate(start))
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Draws blocks, where there are several: to make it takes longer than an iteration."""
+        return np.random.default_rng(self.loop.random_state)
+
+    def _snapshot(self) -> State:
+        arrays, inner = self.state.state()
+        arrays["metric.eigenvalues"] = self.metric.eigenvalues
+        if self.metric.basis is not None:
+            arrays["metric.basis"] = self.metric.basis
+        if self.mean is not None:
+            arrays["mean"] = self.mean
+        watch, seen = self.watch.state()
+        arrays |= {f"watch.{name}": array for name, array in watch.items()}
+        return arrays, {
+            "state": inner,
+            "watch": seen,
+            "rng": self.rng.bit_generator.state,
+            "intercept": self.metric.intercept,
+            "cut": self.cut,
+            "rounds": self.rounds,
+            "exact": self.exact,
+        }
+
+    def _restore(self, saved: State) -> None:
+        check_run(self.problem, self._is_exact_if_asked(), saved)
+        arrays, settings = saved
+        self.rng.bit_generator.state = settings["rng"]
+        self.cut, self.exact = settings["cut"], settings["exact"]
+        self.rounds = settings["rounds"]
+        self.refreshing = self._is_refreshing()
+        self.mean = arrays.get("mean")
+        self.metric = self.loop.metric = Metric(
+            arrays["metric.eigenvalues"], arrays.get("metric.basis"), settings["intercept"]
+        )
+        self.blocks = self._make_blocks()
+        self.watch.restore(arrays, settings["watch"])
+        self.state = self._kind.restored(
+            self.problem,
+            self.blocks,
+            self.metric,
+            self.mean,
+            (arrays, settings["state"]),
+            self._rules(),
+        )
+
+    def _rules(self) -> tuple[type[Any], ...]:
+        """What the steps may be of."""
+        if _unregularised(self.problem):
+            return (UnregularisedSteps,)
+        if self.settings.tables == "lagged":
+            return (LaggedSteps,)
+        learns = self.blocks.count == 1 and self.settings._learns_its_steps(self.problem)
+        return (Steps, SecantSteps) if learns else (Steps,)
+
+    def _is_exact_if_asked(self) -> bool | None:
+        """Whether the settings want the exact gradient; None where the start decides."""
+        settings = self.settings
+        if settings.primal != "auto" or not self.auto or _unregularised(self.problem):
+            return settings.primal == "support"
+        return True if _is_small(self.problem) and settings.block_size == "auto" else None
+
+    def _make_blocks(self) -> Blocks:
+        make = self.problem.engine.get("rows", Blocks)
+        return make(self.problem, self.settings.n_blocks(self.problem), self.settings.n_threads)
+
+    @property
+    def _kind(self) -> type[Iterations]:
+        kind = "lagged" if self.settings.tables == "lagged" else "blocks"
+        if self.exact:
+            kind = "support"
+            if OneBlockIterations.is_for(self.problem, self.blocks.count):
+                return OneBlockIterations
+        return self.problem.engine.get(kind, _KINDS[kind])
+
+    def _is_refreshing(self) -> bool:
+        settings, problem = self.settings, self.problem
+        return (
+            settings.refresh and self.auto and not (_is_small(problem) or _unregularised(problem))
+        )
+
+    def _is_in_haste(self) -> bool:
+        """Whether to leave out a look at the start: it takes longer than a compiled round."""
+        settings, problem, loop = self.settings, self.problem, self.loop
+        if loop.has_start or loop.time_left == 0:
+            return False
+        plain = settings.primal == "auto" and settings.block_size == "auto"
+        return (
+            plain and settings._learns_its_steps(problem) and OneBlockIterations.is_for(problem, 1)
+        )
+
+    def _begin_in_haste(self) -> None:
+        self.exact, self.refreshing = True, False
+        self.blocks = Blocks(self.problem, 1, self.settings.n_threads)
+        self.state, moment = OneBlockIterations.begun(
+            self.problem, self.blocks, self.metric, self.mean, *self.loop.start
+        )
+        self.state.steps = _learnt_steps(moment)
+
+    def _is_exact_worthwhile(self, start: Evaluation) -> bool:
+        """Whether to compute the primal gradient exactly, from the rows that carry weight."""
+        problem, known = self.problem, self._is_exact_if_asked()
+        if known is not None:
+            return known
+        q, n = self.loop.oracle.weights(start.losses, problem.nu), problem.n_samples
+        return int((q > NOTICEABLE / n).sum()) < _THIN * n
+
+    def _begin(self, start: Evaluation, q: Vector | None = None) -> Iterations:
+        weights: Vector | str = "exact" if q is None else q
+        if self.settings.start == "paper":
+            weights = "nominal"
+        state = self._kind(self.problem, self.blocks, self.metric, self.mean, start, weights)
+        state.steps = self._steps(state, start)
+        return state
+
+    def _steps(self, state: Iterations, start: Evaluation) -> StepRule:
+        settings, problem, m = self.settings, self.problem, self.blocks.count
+        if _unregularised(problem):
+            smooth, lipschitz = constants_in(self.metric, problem, start, self.mean)
+            slack = self.cut * _SLACK if self.auto else 1.0
+            return UnregularisedSteps(
+                m,
+                self._strong_convexity(),
+                12.0 * np.e * problem.kappa_q * smooth / slack,
+                32.0 * lipschitz / slack,
+            )
+        if settings.step_size == "auto":
+            # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
+            moment = float(state.q @ (state.q / state.p))
+            largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
+            if self.exact:
+                largest = _EXACT_STEP / m
+            cut = self.cut
+            if self.exact and m == 1 and settings._learns_its_steps(problem):
+                if cut == 1.0:
+                    return _learnt_steps(moment)
+                cut = min(cut / _CUT, 1.0)  # steps of one length begin uncut
+            alpha = cut * min(largest, _LARGEST_STEP)
+        elif settings.step_size == "theory":
+            alpha = theory_step(problem, m)
+        else:
+            alpha = float(settings.step_size)
+        if settings.tables == "lagged":
+            return LaggedSteps(alpha)
+        dual = alpha if settings.dual_step_size is None else settings.dual_step_size
+        return Steps(alpha, dual, settings.start == "stationary")
+
+    def _strong_convexity(self) -> float:
+        """Of the regularisation, in the unit of the metric: 1 for ``mu I``.
+
+        In another metric it is mu by the greatest eigenvalue, and taken for 0: steps that grow so
+        slowly gain nothing. An intercept is not regularised.
+        """
+        is_unit = self.settings.metric == "euclidean" and self.problem.mu > 0
+        return 1.0 if is_unit and not self.problem.fit_intercept else 0.0
+
+    def run(self) -> str:
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what diverges is noticed
+                return self._run()
+        finally:
+            self.blocks.close()
+
+    def _run(self) -> str:
+        while True:
+            self.loop.rest(self._snapshot)
+            try:
+                iterate = self._iterate(self._round())
+            except Diverged:  # there is no step to take
+                if self.finish == "none" or not self.auto:
+                    raise
+                return self._finish()
+            sound = math.isfinite(iterate.gap_estimate) and math.isfinite(iterate.primal_estimate)
+            if not self.auto:
+                if not sound:
+                    return f"step_size={self.settings.step_size} is too large: the iterates diverge"
+                self._observe(iterate)
+                continue
+            if sound and not self.watch.diverges(iterate):
+                self._observe(iterate)
+                if self._is_slow(iterate):
+                    if self.cut < 0.3 or _unregularised(self.problem):
+                        return self._finish()
+                    self._slow_down()
+                if not self.watch.stalls(self.loop.measure):
+                    continue
+            self._judge_the_best(iterate)
+            if self.finish != "none" and self.cut < 1.0:
+                return self._finish()
+            self.cut *= _CUT
+            if self.cut < _LEAST_CUT:
+                return "no step size made further progress"
+            spent = self.state
+            self.state = self._begin(self.problem.evaluate(*self.loop.best_point()))
+            self.state.continue_count(spent)
+            del spent  # and its vectors
+            self.watch = Watch(self.loop.measure)
+
+    def _iterate(self, here: Evaluation | None) -> Iterate:
+        optimism = min(_OPTIMISM / self.blocks.count, 1.0)
+        if self.refreshing:
+            optimism = _OPTIMISM_WHEN_FRESH
+        return self.state.iterate(here, optimism)
+
+    def _slow_down(self) -> None:
+        """Shorter steps, from where it is: the tables stay."""
+        steps = self.state.steps
+        assert isinstance(steps, (Steps, SecantSteps))
+        self.cut *= _SLOWER
+        self.state.steps = steps.shorter(_SLOWER)
+        self.watch.estimates.clear()
+
+    def _round(self) -> Evaluation | None:
+        """Half an epoch, or a few iterations: what is worth a look at the estimates.
+
+        Then all rows are visited and the tables filled anew, where that is wanted; the visit, which
+        is returned, serves the certificate as well.
+        """
+        count = self.blocks.count
+        size = min(max((count + 1) // 2, self.state.least_round), _ROUND)
+        if self.refreshing:
+            size = _FRESH_FOR_EXACT if self.exact else _FRESH_FOR
+        if self.loop.max_iter is not None:
+            size = max(min(size, self.loop.max_iter - self.state.n_iter), 1)
+        pairs = [(0, 0)] * size
+        if count > 1:
+            pairs = self.rng.integers(0, count, size=(size, 2)).tolist()
+        return self.state.round(pairs, self.refreshing)
+
+    def _observe(self, iterate: Iterate) -> None:
+        if self.watch.suspicious:
+            iterate = iterate._replace(milestone=True)
+        self.loop.observe(iterate)
+        self.rounds += 1
+        if isinstance(self.state.steps, UnregularisedSteps) and self.rounds % WINDOW == 0:
+            w, b = self.state.average()
+            self.loop.observe(
+                iterate._replace(w=w, b=b, q=None, gap_estimate=np.inf, milestone=True)
+            )
+
+    def _judge_the_best(self, now: Iterate) -> None:
+        """Have the best point since the last start judged, so that it is where to go on from."""
+        if self.watch.best is not None:
+            self.loop.observe(
+                self.watch.best._replace(
+                    n_iter=now.n_iter,
+                    n_passes=now.n_passes,
+                    n_oracle_calls=now.n_oracle_calls,
+                    milestone=True,
+                )
+            )
+
+    def _is_slow(self, now: Iterate) -> bool:
+        """Whether another method had better finish; the certificate has a say in it."""
+        if self.finish == "none":
+            return False
+        if self.watch.rounds_to(self.loop.estimate_wanted) <= _FAR:
+            return False
+        self._judge_the_best(now)
+        return self.watch.rounds_to(self.loop.estimate_wanted) > _FAR
+
+    def _finish(self) -> str:
+        finish, problem = self.finish, self.problem
+        metric = self.settings.metric
+        if is_box(problem):
+            metric, self.loop.metric = "diagonal", None  # where a box is still one
+        elif metric == "euclidean":
+            metric, self.loop.metric = "auto", None
+        if finish == "newton":
+            return self.loop.hand_over(Newton())
+        if finish == "lbfgs" or not Newton.is_affordable(problem):
+            return self.loop.hand_over(LBFGS(metric=metric))
+        cost = curvature_cost(problem, int((self.state.q > 0).sum()))
+        if cost > _CHEAP:
+            self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
+        self.loop.hand_over(Newton())
+        return self.loop.hand_over(LBFGS(metric=metric))  # the last resort

@@ -1,0 +1,198 @@
+"""`solve`: the door to all solvers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from drago._interrupts import interruptible
+from drago._validation import check_integer, check_number, check_option, shown
+from drago.loop.loop import Loop, Method, Start, State
+from drago.loop.messages import narrated
+from drago.loop.resume import Checkpoints
+from drago.loop.threads import at_most
+from drago.problem import DROProblem, check_problem
+from drago.result import SolverResult
+from drago.solvers.baselines import LSVRG, SGD, Prospect
+from drago.solvers.choose import IN_METRIC, choose
+from drago.solvers.drago.method import Drago
+from drago.solvers.full_batch import AGOG, GradientDescent
+from drago.solvers.lbfgs import LBFGS
+from drago.solvers.newton import Newton
+from drago.solvers.trivial import TrivialModel
+
+_BY_NAME: dict[str, Any] = {
+    settings.name: settings
+    for settings in (Drago, LBFGS, Newton, SGD, LSVRG, Prospect, GradientDescent, AGOG)
+}
+
+
+# What runs on tensors.
+_ON_DEVICES = (Drago.name, LBFGS.name)
+
+
+def as_method(solver: Any) -> Method:
+    """A method from a name or a settings object."""
+    if isinstance(solver, str):
+        name = check_option("solver", solver, ["auto", *_BY_NAME])
+        return IN_METRIC if name == "auto" else _BY_NAME[name]()
+    if hasattr(solver, "run") and hasattr(solver, "check") and not isinstance(solver, type):
+        return solver
+    names = ", ".join(map(repr, ["auto", *_BY_NAME]))
+    raise TypeError(
+        f"solver must be one of {names} or a settings object such as LBFGS(memory=20), "
+        f"but {shown(solver)} was given."
+    )
+
+
+@interruptible
+def solve(
+    problem: DROProblem,
+    solver: Any = "auto",
+    *,
+    tol: float = 1e-4,
+    max_iter: int | None = None,
+    time_limit: float | None = None,
+    random_state: int = 0,
+    callback: Callable[[State], Any] | None = None,
+    warm_start: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = 30.0,
+    n_threads: int | None = None,
+    verbose: int = 0,
+    device: Any = None,
+) -> SolverResult:
+    """Solve a problem to a certified relative gap.
+
+    Parameters
+    ----------
+    problem : DROProblem
+    solver : str or a settings object, such as `drago.Drago()`
+        "auto", "drago", "lbfgs", "newton", "gd", "agog", "sgd", "lsvrg" or "prospect". "auto" takes
+        what was the fastest on a grid of problems, mostly L-BFGS in a metric (`choose`); the
+        result's message says what and why.
+    tol : float >= 0
+        Certified relative gap at which to stop: an upper bound on
+        ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0. For losses that are not
+        declared convex, ``||grad P||`` relative to the start.
+    max_iter : int, optional
+    time_limit : float, optional
+        Seconds, without the time of compilation (which counts on a device: solve twice).
+    random_state : int
+        Seed for the methods that draw; the same seed gives the same answer.
+    callback : callable, optional
+        Called with a `State` at each certificate; a true return value stops the solve.
+    warm_start : SolverResult, array or (coef, intercept), optional
+        Where to start: the answer to a similar problem. The weights of a `SolverResult` are used
+        too, where they lie in the problem's set.
+    checkpoint : str or path, optional
+        A file to which the solve is saved as it goes on, and from which it is resumed when it is
+        there: bit for bit, whatever ended it. Only `Drago` can be resumed, and only its own
+        iterations are saved: a start on a part of the rows and a finish are done again.
+    checkpoint_every : float
+        Seconds between two savings, at least.
+    n_threads : int, optional
+        Threads of the passes over arrays; by default as many as pay.
+    verbose : int
+        1 prints a line for each certificate.
+    device : None or a device of torch, such as "cuda", "mps" or "cpu"
+        None is the Numba engine, or for a problem made of tensors the device where they are. On a
+        device there are the solvers "drago" and "lbfgs" (`drago.torch_engine`).
+
+    Returns
+    -------
+    SolverResult
+        Whatever the status, the best certified point. `KeyboardInterrupt` ends the solve and
+        returns it too, with status ``interrupted``.
+    """
+    problem = _on_device(check_problem(problem), device)
+    tol = check_number("tol", tol, low=0)
+    if max_iter is not None:
+        max_iter = check_integer("max_iter", max_iter, low=1)
+    if time_limit is not None:
+        time_limit = check_number("time_limit", time_limit, low=0)
+    if callback is not None and not callable(callback):
+        raise TypeError(
+            f"callback must be a function of one argument, but {shown(callback)} was given."
+        )
+    random_state = check_integer("random_state", random_state, low=0)
+    others: tuple[Method, ...] = ()
+    why = ""
+    method = as_method(solver)
+    if isinstance(solver, str) and solver == "auto":
+        method, others, why = choose(problem)
+        if others and problem.nu == 0:
+            others = (*others, TrivialModel((IN_METRIC, Newton(), LBFGS())))
+    if problem.engine and method.name not in _ON_DEVICES:
+        raise ValueError(
+            f"on a device there are the solvers {' and '.join(map(repr, _ON_DEVICES))}, but "
+            f"{method.name!r} was given: choose one of these, or solve a problem on arrays."
+        )
+    method.check(problem)
+    if n_threads is not None:
+        n_threads = check_integer("n_threads", n_threads, low=1)
+        if hasattr(method, "n_threads"):
+            method = replace(method, n_threads=n_threads)  # type: ignore[type-var]
+    if check_integer("verbose", verbose, low=0):
+        callback = narrated(callback)
+    checkpoints = None
+    if checkpoint is not None:
+        if problem.engine:
+            raise ValueError("a solve on a device cannot be resumed yet: give no checkpoint.")
+        if not hasattr(method, "resume"):
+            raise ValueError(
+                f"solver {method.name!r} cannot be resumed: give solver='drago' or no checkpoint."
+            )
+        every = check_number("checkpoint_every", checkpoint_every, low=0)
+        checkpoints = Checkpoints(checkpoint, every)
+    start = None if warm_start is None else as_start(warm_start, problem)
+    loop = Loop(
+        problem,
+        tol,
+        max_iter,
+        time_limit,
+        callback,
+        random_state,
+        start,
+        checkpoints,
+        others,
+        why,
+    )
+    with at_most(n_threads):
+        return loop.run(method)
+
+
+def as_start(warm_start: Any, problem: DROProblem) -> Start:
+    """A start from a result, from coefficients, or from coefficients and an intercept."""
+    q = None
+    if isinstance(warm_start, SolverResult):
+        coef, intercept = warm_start.coef, warm_start.intercept
+        if tuple(warm_start.dual_weights.shape) == tuple(problem.p.shape):
+            given = problem.from_user("dual_weights", warm_start.dual_weights)
+            q = given if _are_weights(given, problem) else None
+    elif isinstance(warm_start, tuple) and len(warm_start) == 2:
+        coef, intercept = warm_start
+    else:
+        coef, intercept = warm_start, 0.0
+    w, b = problem.to_internal(coef, intercept)
+    return Start(problem.constraint.project(w), b, q)
+
+
+def _are_weights(q: Any, problem: DROProblem) -> bool:
+    """Whether weights of another problem may start this one."""
+    if problem.uncertainty.is_users:
+        return False
+    if problem.divergence.name == "kl" and not q.min() > 0:
+        return False  # a weight of 0 could never grow again
+    return bool(problem.violation(q) <= 1e-9)
+
+
+def _on_device(problem: DROProblem, device: Any) -> DROProblem:
+    """The problem with its rows on a device, where one is given."""
+    if device is None:
+        return problem
+    from drago.torch_engine.problem import TensorProblem
+
+    return TensorProblem.of(problem, device)

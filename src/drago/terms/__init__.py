@@ -1,0 +1,1 @@
+"""The nouns of a problem: losses, divergences, constraints, uncertainty sets."""

@@ -1,0 +1,66 @@
+"""Uncertainty sets: which reweightings ``q`` of the rows the model has to withstand.
+
+All sets are closed and convex, contain the nominal weights ``p`` and lie in the simplex. They are
+given by a level, never by an array of length n, so they survive a change of the data (clones,
+cross-validation). Their parameters are read and changed by `get_params` and `set_params`, as
+scikit-learn expects.
+
+A user's own set is any object with two methods::
+
+    worst_case(u, c, divergence, p)   # argmax over q in Q of <u, q> - c Omega(q)
+    q_max(p)                          # the largest weight that a row can get
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drago._validation import check_option, shown
+from drago.terms.uncertainty.balls import Chi2Ball, KLBall
+from drago.terms.uncertainty.base import DualOracle, Response, UncertaintySet
+from drago.terms.uncertainty.capped import CVaR, Simplex
+from drago.terms.uncertainty.grouped import Grouped
+from drago.terms.uncertainty.spectral import ESRM, Extremile, SpectralSet, Spectrum
+from drago.terms.uncertainty.user import UserSet
+
+__all__ = [
+    "ESRM",
+    "CVaR",
+    "Chi2Ball",
+    "DualOracle",
+    "Extremile",
+    "Grouped",
+    "KLBall",
+    "Response",
+    "Simplex",
+    "SpectralSet",
+    "Spectrum",
+    "UncertaintySet",
+    "UserSet",
+    "as_uncertainty",
+]
+
+_BY_NAME: dict[str, type[UncertaintySet]] = {
+    "cvar": CVaR,
+    "extremile": Extremile,
+    "esrm": ESRM,
+    "chi2_ball": Chi2Ball,
+    "kl_ball": KLBall,
+    "simplex": Simplex,
+}
+
+
+def as_uncertainty(uncertainty: Any) -> UncertaintySet:
+    """A set from an object, a short name or a user's own object."""
+    if isinstance(uncertainty, str):
+        return _BY_NAME[check_option("uncertainty", uncertainty, _BY_NAME)]()
+    if isinstance(uncertainty, UncertaintySet):
+        return uncertainty
+    missing = [name for name in ("worst_case", "q_max") if not hasattr(uncertainty, name)]
+    if isinstance(uncertainty, type) or missing:
+        raise TypeError(
+            "uncertainty must be a set such as CVaR(0.1), one of "
+            f"{', '.join(map(repr, _BY_NAME))}, or an object with worst_case(u, c, divergence, p) "
+            f"and q_max(p), but {shown(uncertainty)} was given."
+        )
+    return UserSet(uncertainty)

@@ -1,0 +1,102 @@
+"""CVaR and the simplex: weights between 0 and a multiple of the nominal ones."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from drago._validation import check_number
+from drago.terms.divergences import Divergence
+from drago.terms.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
+
+# Relative distance to the cap below which a weight counts as lying on it.
+_ON_BOUND = 1e-12
+
+
+@cache
+def _kernels() -> Any:
+    """Imported once: the statement takes as long as a kernel does on a few rows."""
+    from drago.kernels import dual_capped
+
+    return dual_capped
+
+
+class CVaR(UncertaintySet):
+    """The mean loss of the worst share of the rows: ``0 <= q_i <= p_i / tail_fraction``.
+
+    Parameters
+    ----------
+    tail_fraction : float in (0, 1]
+        The share of the data, by weight, that must be served: 1 is the mean, toward 0 the maximum.
+    """
+
+    def __init__(self, tail_fraction: float = 0.1) -> None:
+        self.tail_fraction = tail_fraction
+        self._check()
+
+    def _check(self) -> None:
+        check_number("tail_fraction", self.tail_fraction, low=0, high=1, open_low=True)
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return CappedOracle(self, divergence, p, 1.0 / self.tail_fraction)
+
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
+        return np.minimum(1.0 / self.tail_fraction, 1.0 / p)
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        above = q - p / self.tail_fraction
+        return 0.0 if above.max() <= 0.0 else float(np.maximum(above, 0.0).sum())
+
+
+class Simplex(UncertaintySet):
+    """All reweightings: the single worst row, softened by the divergence alone."""
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return CappedOracle(self, divergence, p)
+
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
+        return 1.0 / p
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        return 0.0
+
+
+class CappedOracle(DualOracle):
+    """``0 <= q_i <= cap p_i``: CVaR and, with ``cap = inf``, the simplex."""
+
+    _remembered = ("_tau", "_c")
+
+    def __init__(
+        self, uncertainty: Any, divergence: Divergence, p: Vector, cap: float = np.inf
+    ) -> None:
+        super().__init__(uncertainty, divergence, p)
+        # A cap that no weight can reach is none.
+        self.cap = float(cap) if cap * p[0] < 1.0 or cap * p.min() < 1.0 else np.inf
+        self._tau = np.nan
+        self._c = np.nan
+
+    def remembered(self, c: float) -> float:
+        """The last threshold, worth remembering only on the same problem scale; otherwise NaN."""
+        return self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
+
+    def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
+        tau, is_chi2 = self.remembered(c), self.divergence.name == "chi2"
+        if is_chi2:
+            tau = _kernels().capped_chi2(u, self.p, c, self.cap, tau, q)
+        else:
+            room = mirror if c > 0 else EMPTY
+            tau = _kernels().capped_kl(u, self.p, c, self.cap, tau, q, room)
+        if mirror.size and (is_chi2 or c == 0):
+            self._mirror(q, mirror)
+        self._tau, self._c = tau, c
+
+    def _respond(self, u: Vector, c: float, q: Vector | None) -> tuple[Vector, Response | None]:
+        q = self.weights(u, c) if q is None else q
+        if c == 0:
+            return q, None
+        if self.cap <= 1:
+            return q, Response(self._rate(q, c), np.full(q.size, -1))
+        free = (q > 0) & (q < self.cap * self.p * (1 - _ON_BOUND))
+        return q, Response(self._rate(q, c), np.where(free, 0, -1))

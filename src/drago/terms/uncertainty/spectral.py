@@ -1,0 +1,257 @@
+"""Spectral sets: weights by the rank of the loss, given by a density on [0, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from drago._validation import check_number, shown
+from drago.terms.divergences import Divergence
+from drago.terms.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
+
+
+class SpectralSet(UncertaintySet):
+    """Base of the sets given by a spectrum, a nondecreasing density s on [0, 1].
+
+    ``Q = {q : q(A) <= G(p(A)) for every set A of rows, q(all) = 1}``, ``G(x) = int_{1-x}^1 s``:
+    the loss at the quantile u of the losses' distribution gets the weight s(u).
+    """
+
+    def masses(self, p: Vector) -> Vector:
+        """The spectrum's mass of consecutive intervals of lengths `p`, from 0 upward."""
+        raise NotImplementedError  # pragma: no cover
+
+    def tail(self, x: Vector) -> Vector:
+        """``G(x) = int_{1-x}^1 s``."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
+        return SpectralOracle(self, divergence, p)
+
+    def _max_ratios(self, p: Vector, groups: Any) -> Vector:
+        return self.tail(p) / p
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        # G is concave, so the worst sets A are those of the largest q/p.
+        order = np.argsort(-q / p, kind="stable")
+        return float((np.cumsum(q[order]) - self.tail(np.cumsum(p[order]))).max())
+
+
+class Extremile(SpectralSet):
+    """The expected maximum of `n_draws` independent draws from the losses: s(u) = r u^(r-1).
+
+    Parameters
+    ----------
+    n_draws : float >= 1
+        1 is the mean; need not be an integer.
+    """
+
+    def __init__(self, n_draws: float = 2.0) -> None:
+        self.n_draws = n_draws
+        self._check()
+
+    def _check(self) -> None:
+        check_number("n_draws", self.n_draws, low=1)
+
+    def masses(self, p: Vector) -> Vector:
+        from drago.kernels.dual_spectral import spectral_masses
+
+        return _normalised(spectral_masses(1, float(self.n_draws), _upper_ends(p), p))
+
+    def tail(self, x: Vector) -> Vector:
+        with np.errstate(divide="ignore"):
+            return -np.expm1(float(self.n_draws) * np.log1p(-np.minimum(x, 1.0)))
+
+
+class ESRM(SpectralSet):
+    """The exponential spectral risk measure: s(u) = g exp(-g (1 - u)) / (1 - exp(-g)).
+
+    Parameters
+    ----------
+    risk_aversion : float >= 0
+        The g of the formula; 0 is the mean.
+    """
+
+    def __init__(self, risk_aversion: float = 1.0) -> None:
+        self.risk_aversion = risk_aversion
+        self._check()
+
+    def _check(self) -> None:
+        check_number("risk_aversion", self.risk_aversion, low=0)
+
+    def masses(self, p: Vector) -> Vector:
+        from drago.kernels.dual_spectral import spectral_masses
+
+        if self.risk_aversion == 0:
+            return p / p.sum()
+        return _normalised(spectral_masses(2, float(self.risk_aversion), _upper_ends(p), p))
+
+    def tail(self, x: Vector) -> Vector:
+        g = float(self.risk_aversion)
+        return np.minimum(x, 1.0) if g == 0 else np.expm1(-g * np.minimum(x, 1.0)) / np.expm1(-g)
+
+
+class Spectrum(SpectralSet):
+    """A spectral set from a function of one's own.
+
+    Parameters
+    ----------
+    density : callable, optional
+        s(u), vectorised: nonnegative, nondecreasing, with integral 1. It is replaced by its means
+        over 65,536 panels of [0, 1], rescaled to the integral 1.
+    integral : callable, optional
+        ``S(u) = int_0^u s``, vectorised: convex, from 0 to 1. Exact; give this where it is known.
+    """
+
+    _PANELS = 1 << 16
+
+    def __init__(
+        self,
+        density: Callable[[Any], Any] | None = None,
+        integral: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.density = density
+        self.integral = integral
+        self._check()
+
+    def _check(self) -> None:
+        if (self.density is None) == (self.integral is None):
+            raise ValueError("Spectrum takes either density or integral, and exactly one of them.")
+        given = self.density if self.density is not None else self.integral
+        if not callable(given):
+            raise TypeError(f"Spectrum takes a function, but {shown(given)} was given.")
+        grid = np.linspace(0.0, 1.0, 257)
+        if self.integral is not None:
+            values = _read("integral", self.integral(grid))
+            if values.shape != grid.shape or not np.isfinite(values).all():
+                raise ValueError("integral must be vectorised and finite on [0, 1].")
+            if abs(values[0]) > 1e-12 or abs(values[-1] - 1.0) > 1e-12:
+                raise ValueError(
+                    "integral must run from 0 to 1 on [0, 1], but runs "
+                    f"from {values[0]:g} to {values[-1]:g}."
+                )
+            steps = np.diff(values)
+        else:
+            assert self.density is not None
+            inside = 0.5 * (grid[1:] + grid[:-1])
+            steps = _read("density", self.density(inside))
+            if steps.shape != inside.shape or not np.isfinite(steps).all():
+                raise ValueError("density must be vectorised and finite inside (0, 1).")
+            total = self._panel_sums().sum()
+            if abs(total - 1.0) > 1e-2:
+                raise ValueError(
+                    f"density must have the integral 1, but numerically has {total:g}; "
+                    "with steep jumps, give integral= instead."
+                )
+        if steps.min() < -1e-12 or np.diff(steps).min() < -1e-9 * steps.max():
+            raise ValueError(
+                "a spectrum must be nonnegative and nondecreasing (larger losses never weigh less)."
+            )
+
+    def _panel_sums(self) -> Vector:
+        """The integral of the density over each panel, by Gauss points; the last one is kept."""
+        assert self.density is not None
+        if self.__dict__.get("_of_density") is not self.density:
+            nodes, weights = np.polynomial.legendre.leggauss(4)
+            low = np.arange(self._PANELS)[:, None] / self._PANELS
+            values = np.asarray(self.density(low + 0.5 * (nodes + 1.0) / self._PANELS))
+            self.__dict__["_of_density"] = self.density
+            self.__dict__["_of_sums"] = values @ weights * (0.5 / self._PANELS)
+        return self.__dict__["_of_sums"]
+
+    def _integral(self, x: Vector) -> Vector:
+        if self.integral is not None:
+            return np.asarray(self.integral(x), dtype=np.float64)
+        # Linear inside a panel: convex, as an integral of a nondecreasing density has to be.
+        sums = np.concatenate([[0.0], np.cumsum(self._panel_sums())])
+        return np.interp(x, np.linspace(0.0, 1.0, self._PANELS + 1), sums / sums[-1])
+
+    def masses(self, p: Vector) -> Vector:
+        values = self._integral(_upper_ends(p))
+        values[-1] = 1.0
+        return _normalised(np.maximum(np.diff(values, prepend=0.0), 0.0))
+
+    def tail(self, x: Vector) -> Vector:
+        return 1.0 - self._integral(1.0 - np.minimum(x, 1.0))
+
+
+def _upper_ends(p: Vector) -> Vector:
+    """Cumulative sums of `p`, the last one exactly 1."""
+    if p.ndim != 1 or p.size == 0:
+        raise ValueError(f"p must be a vector with an entry per row, but has shape {p.shape}.")
+    upper = np.cumsum(p)
+    return np.minimum(upper / upper[-1], 1.0)
+
+
+def _normalised(masses: Vector) -> Vector:
+    """What rounding of a million upper ends leaves is shared out."""
+    return masses / masses.sum()
+
+
+def _read(name: str, values: Any) -> Vector:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must return numbers, but returned {shown(values)}.") from error
+
+
+class SpectralOracle(DualOracle):
+    """``q(A) <= G(p(A))``: the sets given by a spectrum."""
+
+    def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector) -> None:
+        super().__init__(uncertainty, divergence, p)
+        self._uniform = bool(p.min() == p.max())
+        self._sigma = uncertainty.masses(p) if self._uniform else None
+        self._work: list[Vector] = []
+
+    def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
+        self._pools(u, c, q, mirror)
+
+    def _pools(self, u: Vector, c: float, q: Vector, mirror: Vector) -> tuple[Any, Any]:
+        """Fill the weights and their mirror; the order of ``u``, the first place of each pool."""
+        from drago.kernels.dual_spectral import (
+            scatter,
+            spectral_chi2,
+            spectral_kl,
+            spectral_vertex,
+        )
+
+        n = u.shape[0]
+        if not self._work:  # kept: fresh memory costs more than the sweep
+            self._work = [np.empty(n) for _ in range(4)]
+            self._first = np.empty(n + 1, dtype=np.int64)
+        (sorted_u, ratio, one, two), first = self._work, self._first
+        order = np.argsort(u)
+        np.take(u, order, out=sorted_u, mode="clip")
+        p, sigma = self.p, self._sigma
+        if sigma is None:
+            p = p[order]
+            sigma = self.uncertainty.masses(p)
+        has_log = False
+        if c == 0:
+            count = spectral_vertex(sorted_u, p, sigma, ratio, first)
+        elif self.divergence.name == "chi2":
+            count = spectral_chi2(sorted_u, p, sigma, c, ratio, one, two, first)
+        else:
+            has_log = mirror.size > 0
+            sorted_log = two if has_log else EMPTY
+            count = spectral_kl(sorted_u, p, sigma, c, ratio, one, sorted_log, first)
+            if has_log:
+                mirror[order] = sorted_log
+        scatter(ratio, p, order, q)
+        if not has_log:
+            self._mirror(q, mirror)
+        return order, first[:count]
+
+    def _respond(self, u: Vector, c: float, q: Vector | None) -> tuple[Vector, Response | None]:
+        q = np.empty_like(u)
+        order, first = self._pools(u, c, q, EMPTY)
+        if c == 0:
+            return q, None
+        starts = np.zeros(u.shape[0], dtype=np.int64)
+        starts[first] = 1
+        pool = np.empty_like(starts)
+        pool[order] = np.cumsum(starts) - 1
+        return q, Response(self._rate(q, c), pool)
