@@ -36,7 +36,7 @@ from bench_drago import DATA, DRAGO, certified, solve  # first: it sets the numb
 from tables import Table
 
 import drago
-from drago.certificate.bounds import order
+from drago.certificate.cost import order
 from drago.datasets import Dataset, load, make_synthetic
 from drago.solvers.choose import choose
 

@@ -1,6 +1,6 @@
 """The gradient of P against central differences, for every loss, set and divergence.
 
-`bounds.gradient` is what the certificate and the Newton method use. L-BFGS has one of its own,
+`DROProblem.gradient` is what the certificate and the Newton method use. L-BFGS has one of its own,
 in its own unknowns, and a slope along lines.
 """
 
@@ -11,7 +11,6 @@ import scipy.sparse as sp
 import cases
 import drago
 import reference
-from drago.certificate import bounds
 from drago.loop.loop import Loop
 from drago.solvers.lbfgs import _Run
 from drago.solvers.quasi_newton import Line
@@ -91,7 +90,7 @@ def draw(loss, name, divergence, nu, storage="dense", seed=0, **settings):
 def gradient(problem, w, b):
     """The gradient of P, (n_features + 1, n_outputs), the intercept's last."""
     ev = problem.evaluate(w, b)
-    g = bounds.gradient(problem, ev, problem.dual_oracle().weights(ev.losses, problem.nu))
+    g = problem.gradient(ev, problem.dual_oracle().weights(ev.losses, problem.nu))
     return np.vstack([g.w + problem.mu * w, g.b])
 
 

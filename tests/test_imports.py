@@ -132,7 +132,7 @@ def test_classes_know_their_home():
 LAYERS = [
     {"_version", "_validation", "_interrupts", "kernels", "files"},
     {"terms", "datasets"},
-    {"passes", "problem", "intercept"},
+    {"rows", "problem", "intercept"},
     {"metric", "certificate", "result"},
     {"loop", "solvers", "torch_engine"},
     {"estimators", "scorers"},

@@ -14,7 +14,6 @@ import drago
 import drago.datasets
 import drago.plotting
 import drago.scorers
-from drago.passes import Passes
 
 torch = pytest.importorskip("torch")
 matplotlib = pytest.importorskip("matplotlib")
@@ -430,7 +429,6 @@ def test_every_public_method_is_in_the_table(name):
         for key, member in inspect.getmembers(value, callable)
         if not key.startswith("_") and getattr(member, "__module__", "").startswith("drago")
     }
-    methods -= {key for key in vars(Passes) if name == "DROProblem" or "Autograd" in name}
     listed = {what.split(",")[0].split(" ")[0] for what in TABLE[name]}
     if name == "Grouped":
         listed.add("worst_case")  # asks for the groups, which it cannot be given

@@ -53,7 +53,7 @@ def build(loss, X, y, **settings):
 def gradient(problem, coef, intercept):
     """sum q_i grad loss_i at the exact weights, (n_features, n_outputs)."""
     ev = problem.evaluate(*problem.to_internal(coef, intercept))
-    return problem.weighted_rows(problem.worst_case_weights(ev.losses)[:, None] * ev.dlosses)
+    return problem.rows.weighted_sum(problem.worst_case_weights(ev.losses)[:, None] * ev.dlosses)
 
 
 # ------------------------------------------------------------------------ keeping the data
@@ -176,7 +176,7 @@ def test_sizes_and_repr():
 @pytest.mark.parametrize("kind", ["float32", "fortran", "csr", "csr32"])
 def test_every_storage_gives_the_same_numbers(loss, kind, monkeypatch):
     """The features are exact in float32, so nothing but rounding in float64 may differ."""
-    monkeypatch.setattr("drago.passes._CHUNK", 4 * D)  # several chunks
+    monkeypatch.setattr("drago.rows.memory._CHUNK", 4 * D)  # several chunks
     X, y, w, b = data(loss)
     settings = {"fit_intercept": True, "sample_weight": np.arange(1.0, N + 1)}
     dense = build(loss, X, y, **settings)
@@ -191,26 +191,26 @@ def test_every_storage_gives_the_same_numbers(loss, kind, monkeypatch):
     np.testing.assert_allclose(other.objective(w, b), dense.objective(w, b), rtol=1e-13)
     np.testing.assert_allclose(gradient(other, w, b), gradient(dense, w, b), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(other.reference[0], dense.reference[0], rtol=1e-13)
-    np.testing.assert_array_equal(other.rows(np.array([3, 1])), X[[3, 1]])
+    np.testing.assert_array_equal(other.rows.dense(np.array([3, 1])), X[[3, 1]])
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_float32_features_are_multiplied_in_float64(k, monkeypatch):
-    monkeypatch.setattr("drago.passes._CHUNK", 1000)
+    monkeypatch.setattr("drago.rows.memory._CHUNK", 1000)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 20)).astype(np.float32)
     y = np.arange(300) % 3 if k == 3 else rng.normal(size=300)
     problem = build("multinomial" if k == 3 else "squared", X, y, fit_intercept=True)
     w, b = rng.normal(size=(20, k)), rng.normal(size=k)
     exact = X.astype(np.float64) @ w + b
-    raw = problem.raw_prediction(w, b)
+    raw = problem.rows.predict(w, b)
     assert raw.dtype == np.float64
     assert raw.flags.c_contiguous
     # Two sums of 20 products and an intercept, in any order: 21 roundings each.
     size = np.abs(X.astype(np.float64)) @ np.abs(w) + np.abs(b)
     assert (np.abs(raw - exact) <= 21 * EPS * size).all()
     c = rng.normal(size=(300, k))
-    back = problem.weighted_rows(c)
+    back = problem.rows.weighted_sum(c)
     assert back.dtype == np.float64
     np.testing.assert_allclose(back, X.astype(np.float64).T @ c, rtol=1e-13, atol=1e-13)
 
@@ -891,17 +891,17 @@ def test_few_rows_of_a_large_matrix(order, dtype):
         c = np.zeros((n, 1))
         c[rows, 0] = rng.standard_normal(rows.size)
         expected = X[rows].astype(np.float64).T @ c[rows]
-        found = problem.weighted_rows(c)
+        found = problem.rows.weighted_sum(c)
         assert found.shape == (d, 1) and found.dtype == np.float64
         scale = np.abs(c).sum()
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * scale)
         if order == "C" and rows.size < 2000:
-            np.testing.assert_array_equal(poisoned.weighted_rows(c), found)
+            np.testing.assert_array_equal(poisoned.rows.weighted_sum(c), found)
     # Of several columns, too.
     c = np.zeros((n, 2))
     c[kept] = rng.standard_normal((1003, 2))
     expected = X[kept].astype(np.float64).T @ c[kept]
-    np.testing.assert_allclose(problem.weighted_rows(c), expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(problem.rows.weighted_sum(c), expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array])
@@ -914,11 +914,11 @@ def test_the_trivial_model_does_not_touch_the_features(container, dtype, outputs
     nan = problem._replace(X=container(np.full((N, D), np.nan, dtype=dtype)))
     b = np.arange(1.0, outputs + 1)
     for given in (b, np.zeros(outputs)):
-        raw = nan.raw_prediction(np.zeros((D, outputs)), given)
+        raw = nan.rows.predict(np.zeros((D, outputs)), given)
         assert raw.shape == (N, outputs) and raw.dtype == np.float64
         np.testing.assert_array_equal(raw, np.broadcast_to(given, (N, outputs)))
         raw[0] = 7.0  # it is the caller's own
         np.testing.assert_array_equal(given, b if given is b else 0.0)
     w = np.zeros((D, outputs))
     w[1, -1] = 1e-300
-    assert np.isnan(nan.raw_prediction(w, b)).any()
+    assert np.isnan(nan.rows.predict(w, b)).any()

@@ -28,31 +28,30 @@ _RAREST = 1e-300
 _NARROWS = 0.2
 
 
-def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
+def best_intercept(problem: DROProblem, raw: Any) -> Vector:
     """``argmin over b of max over q of sum q l(raw + b) - nu D(q || p)``; no pass over X."""
-    oracle = problem.dual_oracle()
+    oracle, rows, k = problem.dual_oracle(), problem.rows, problem.n_outputs
 
     def at_weights(b: Vector, nu: float) -> tuple[float, Any, Any]:
-        losses, slopes = problem.loss.evaluate(problem.y, problem.shift(raw, b))
+        losses, slopes = rows.apply(problem.loss, rows.shift(raw, b))
         q = oracle.weights(losses, nu)
-        penalty = nu * problem.distance(q) if nu > 0 else 0.0
-        return float(q @ losses) - penalty, q, slopes
+        return rows.primal(problem.divergence, nu, losses, q), q, slopes
 
     def value_and_slope(b: Vector, nu: float) -> tuple[float, Vector]:
         value, q, slopes = at_weights(b, nu)
-        return value, problem.to_host(q @ slopes)
+        return value, rows.slope_sums(q, slopes)[0]
 
-    if raw.shape[1] == 1:
+    if k == 1:
 
         def at(b: float) -> Point:
             value, q, slopes = at_weights(np.array([b]), problem.nu)
-            return b, value, float((q @ slopes)[0]), float((q @ abs(slopes))[0])
+            slope, scale = rows.slope_sums(q, slopes)
+            return b, value, float(slope[0]), float(scale[0])
 
         return _minimum(problem, raw, at)
     from scipy.optimize import minimize
 
-    k = raw.shape[1]
-    shares = _class_shares(problem, k, problem.p)
+    shares = _class_shares(problem, rows.p)
     b = np.log(np.maximum(shares, _RAREST))
     level, q, _ = at_weights(b, problem.nu)
     levels = np.array([problem.nu])
@@ -60,7 +59,7 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
         levels = np.array([problem.smoothing(level * 10.0**-k) for k in range(1, 11)])
     # In units in which the value and its curvature are about 1, however rare a class is.
     level = max(level, _RAREST)
-    root = np.sqrt(np.maximum(np.maximum(shares, _class_shares(problem, k, q)), _RAREST) / level)
+    root = np.sqrt(np.maximum(np.maximum(shares, _class_shares(problem, q)), _RAREST) / level)
 
     def in_units(z: Vector, nu: float) -> tuple[float, Vector]:
         value, slope = value_and_slope(z / root, nu)
@@ -88,13 +87,13 @@ def best_intercept(problem: DROProblem, raw: Matrix) -> Vector:
     return min(b, even, key=lambda b: value_and_slope(b, problem.nu)[0])
 
 
-def _class_shares(problem: DROProblem, k: int, weights: Any) -> Vector:
-    if problem.loss.name != "multinomial":
-        return np.ones(k)
-    return problem.class_masses(weights, k)
+def _class_shares(problem: DROProblem, weights: Any) -> Vector:
+    if not problem.loss.is_classification:
+        return np.ones(problem.n_outputs)
+    return problem.rows.class_masses(weights, problem.n_outputs)
 
 
-def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> Vector:
+def _minimum(problem: DROProblem, raw: Any, at: Callable[[float], Point]) -> Vector:
     """The minimum of a convex function of one number.
 
     Its points are ``(b, value, slope, scale)``, with the size of what cancels in the slope.
@@ -103,10 +102,9 @@ def _minimum(problem: DROProblem, raw: Matrix, at: Callable[[float], Point]) -> 
     smooth, or by the tangents of both ends, which is fast at a kink: one of them until it narrows
     the bracket too little. Where the tangents meet is also a lower bound on the value.
     """
-    if problem.loss.name in ("squared", "huber"):
-        offsets = problem.y - raw[:, 0]
-        low, high = at(float(offsets.min())), at(float(offsets.max()))
-        middle = float(problem.p @ offsets)
+    if problem.loss.is_of_residuals:
+        least, greatest, middle = problem.rows.offsets(raw)
+        low, high = at(least), at(greatest)
         if low[0] == high[0]:
             return np.array([low[0]])
     else:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from drago._validation import check_option, locked
 from drago.problem import DROProblem
-from drago.terms.constraints import Constraint, Everything
-from drago.terms.losses import Logistic, Multinomial
+from drago.rows.memory import ArrayRows
+from drago.terms.constraints import Constraint
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -82,7 +82,8 @@ class Metric:
 
     def _onto_ball(self, constraint: Constraint, w: Matrix, weights: Matrix) -> Matrix:
         """``z = a w / (a + lambda)`` in the basis, with ``lambda`` from ``||z|| = radius``."""
-        radius = constraint.radius  # type: ignore[attr-defined]
+        radius = constraint.radius
+        assert radius is not None
         v, low, high = self.rotate(w), 0.0, float(weights.max())
 
         def at(multiplier: float) -> Matrix:
@@ -162,28 +163,32 @@ def make_metric(
     if problem.is_sparse and kind == "diagonal":
         # So many that a feature is seen often enough.
         size = max(size, int(_SEEN * problem.n_samples * d / max(problem.n_entries, 1)))
-    if kind == "full" and size >= problem.n_samples and _is_plain(problem):
-        rows, p = problem.X, problem.p  # as they are
+    is_compiled = problem.rows.has("compiled")
+    if is_compiled and size >= problem.n_samples and kind == "full":
+        sample = problem.rows  # as they are
     else:
-        index = subsample(problem, size)
-        p = problem.pick(problem.p, index)
-        p = p / p.sum()
-        rows = None if kind == "diagonal" else problem.rows(index)
-    if rows is not None and d <= FEW and not problem.engine:
-        rows, p = _read_only(rows), _read_only(p)
-        centre = np.zeros(d) if mean is None else mean
-        eigenvalues, basis = np.empty(d), np.empty((d, d))
-        settings = floor, curvature, mu
-        if _kernels().curvature_of_rows(rows, p, centre, *settings, eigenvalues, basis):
-            return Metric(eigenvalues, basis, curvature)
-    if rows is None:
-        found, directions = _mean_squares(problem, index, p, mean), None
+        sample = problem.rows.sample(subsample(problem, size))
+    assert isinstance(sample, ArrayRows)
+    if kind == "diagonal":
+        found, directions = _mean_squares(sample, mean), None
     else:
+        rows, p = sample.X if sample.is_plain else _dense(sample), sample.p
+        if d <= FEW and is_compiled:
+            rows = _read_only(rows)
+            centre = np.zeros(d) if mean is None else mean
+            eigenvalues, basis = np.empty(d), np.empty((d, d))
+            settings = floor, curvature, mu
+            if _kernels().curvature_of_rows(rows, p, centre, *settings, eigenvalues, basis):
+                return Metric(eigenvalues, basis, curvature)
         if mean is not None:
             rows = rows - mean
         found, directions = np.linalg.eigh((rows * p[:, None]).T @ rows)
     found = np.maximum(found, floor * max(float(found.max()), 1e-300))
     return Metric(curvature * found + mu, directions, curvature)
+
+
+def _dense(sample: ArrayRows) -> Matrix:
+    return sample.dense(np.arange(sample.n_samples))
 
 
 @cache
@@ -201,10 +206,6 @@ def _read_only(array: Any) -> Any:
     return array
 
 
-def _is_plain(problem: DROProblem) -> bool:
-    return not (problem.engine or problem.is_sparse) and problem.X.dtype == np.float64
-
-
 def typical_curvature(problem: DROProblem) -> float:
     """The second derivative of the loss at the trivial model, in its largest direction.
 
@@ -212,37 +213,35 @@ def typical_curvature(problem: DROProblem) -> float:
     ``diag(f) - f f'``, under the nominal or the worst-case weights; its upper bound would be
     several times too large.
     """
-    loss = problem.loss
-    if not isinstance(loss, (Logistic, Multinomial)):
+    loss, rows = problem.loss, problem.rows
+    if not loss.is_classification:
         return loss.curvature if 0.0 < loss.curvature < np.inf else 1.0
-    k = int(problem.y.max()) + 1
-    f = problem.class_masses(problem.p, k)
+    f = problem.class_masses
     with np.errstate(divide="ignore"):
-        worst = problem.dual_oracle().weights(problem.by_class(-np.log(f)), problem.nu)
+        worst = problem.dual_oracle().weights(rows.by_class(-np.log(f)), problem.nu)
     found = 0.0
-    for share in (f, problem.class_masses(worst, k)):
+    for share in (f, rows.class_masses(worst, f.size)):
         largest = float(np.linalg.eigvalsh(np.diag(share) - np.outer(share, share))[-1])
-        found = max(found, 0.5 * largest if isinstance(loss, Logistic) else largest)
+        found = max(found, largest if loss.has_class_hessian else 0.5 * largest)
     return max(found, 0.01 * loss.curvature)
 
 
 def is_box(problem: DROProblem) -> bool:
     """Whether W is a box with a finite side: separable in some metrics only."""
-    if isinstance(problem.constraint, Everything):
+    if problem.constraint.is_everything:
         return False
     box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
     return box is not None and bool(np.isfinite(np.concatenate(box)).any())
 
 
-def _mean_squares(
-    problem: DROProblem, index: npt.NDArray[np.int64], p: Vector, mean: Vector | None
-) -> Vector:
-    """``sum_i p_i (x_i - mean)^2``, of some rows, feature by feature."""
-    if problem.is_sparse:
-        rows = problem.X[index].astype(np.float64)
+def _mean_squares(sample: ArrayRows, mean: Vector | None) -> Vector:
+    """``sum_i p_i (x_i - mean)^2`` of some rows, feature by feature."""
+    p = sample.p
+    if sample.is_sparse:
+        rows = sample.X.astype(np.float64)
         square, first = rows.multiply(rows).T @ p, rows.T @ p
     else:
-        rows = problem.rows(index)
+        rows = sample.X if sample.is_plain else _dense(sample)
         square, first = p @ rows**2, p @ rows
     if mean is not None:
         square = np.maximum(square - 2.0 * mean * first + mean**2, 0.0)

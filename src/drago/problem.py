@@ -19,38 +19,24 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._interrupts import interruptible
-from drago._validation import (
-    are_finite,
-    check_features,
-    check_flag,
-    check_groups,
-    check_number,
-    check_sample_weight,
-    locked,
-    numeric,
-    shown,
-)
-from drago.passes import Evaluation as Evaluation
-from drago.passes import Passes
+from drago._validation import check_flag, check_number, numeric, shown
+from drago.intercept import best_intercept
+from drago.rows.base import Evaluation as Evaluation
+from drago.rows.base import Gradient as Gradient
+from drago.rows.base import NonFiniteLossError as NonFiniteLossError
+from drago.rows.base import RowStore
+from drago.rows.open import on_device, open_rows
 from drago.terms.constraints import as_constraint
 from drago.terms.divergences import Divergence
-from drago.terms.losses import Logistic, Multinomial, Squared, as_loss
-from drago.terms.uncertainty import CVaR, Grouped, as_uncertainty
-from drago.terms.uncertainty.grouped import group_sums
+from drago.terms.losses import Squared, as_loss
+from drago.terms.uncertainty import CVaR, as_uncertainty
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# Share of the total weight below which a row counts as dropped: its inverse must be finite.
-_NEGLIGIBLE = 1e-200
 
-
-class NonFiniteLossError(ArithmeticError, ValueError):
-    """A loss or its derivative came out as NaN or infinite."""
-
-
-class DROProblem(Passes):
+class DROProblem:
     """Penalised distributionally robust learning with a linear model.
 
     ``min over w in W  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
@@ -92,15 +78,9 @@ class DROProblem(Passes):
     array([0.   , 0.333, 0.667])
     """
 
+    rows: RowStore
+    """Where the rows are, and all that is done with them."""
     _kept: Any = None  # which of the given rows have weight, where some have none
-
-    def __new__(cls, X: Any = None, *args: Any, **settings: Any) -> DROProblem:
-        # Tensors stay where they are: that is another kind of problem.
-        if cls is DROProblem and type(X).__module__.partition(".")[0] == "torch":
-            from drago.torch_engine.problem import TensorProblem
-
-            return object.__new__(TensorProblem)
-        return object.__new__(cls)
 
     @interruptible
     def __init__(
@@ -118,30 +98,17 @@ class DROProblem(Passes):
         fit_intercept: bool = False,
         constraint: Any = None,
     ) -> None:
-        X = check_features(X)
-        n = X.shape[0]
         self.loss = copy.copy(as_loss(loss))
-        y = self.loss.check_target(y, n)
-        groups = None if groups is None else check_groups(groups, n)
-        if sample_weight is None:
-            p = np.full(n, 1.0 / n)
-        else:
-            p = check_sample_weight(sample_weight, n)
-            # Divided by the largest first: a sum of huge weights must not overflow.
-            p = p / p.max()
-            p = p / p.sum()
-            kept = p > _NEGLIGIBLE
-            if not kept.all():
-                self._kept = kept
-                X, y, p = X[kept], y[kept], p[kept]
-                groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
-        self.X, self.y, self.p = locked(X), locked(y), locked(p)
-        self.groups = None if groups is None else locked(groups)
-        self.n_outputs = self.loss.n_outputs(y)
-        if isinstance(self.loss, (Logistic, Multinomial)) and np.unique(y).size < 2:
+        self.rows, kept, self.n_outputs = open_rows(
+            X, y, loss=self.loss, sample_weight=sample_weight, groups=groups
+        )
+        if kept is not None:
+            self._kept = kept
+        if self.loss.is_classification and self.n_classes < 2:
+            only = int(np.argmax(self.class_masses))
             raise ValueError(
-                f"y must hold at least two classes among the rows of positive weight, but holds "
-                f"only {np.unique(y)[0]:g}."
+                "y must hold at least two classes among the rows of positive weight, but holds "
+                f"only {only}."
             )
         self._settle(fit_intercept, constraint, uncertainty, divergence, l2_reg, shift_cost)
 
@@ -160,7 +127,7 @@ class DROProblem(Passes):
         self.constraint.bounds((self.n_features, self.n_outputs))
         self.uncertainty = copy.deepcopy(as_uncertainty(uncertainty))
         self.uncertainty.lock()
-        if isinstance(self.uncertainty, Grouped) and self.groups is None:
+        if self.uncertainty.needs_groups and self.rows.groups is None:
             raise ValueError(
                 f"{self.uncertainty!r} needs to know the group of each row: give groups=."
             )
@@ -191,7 +158,7 @@ class DROProblem(Passes):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            self.__dict__[name] = locked(value) if _is_array(value) else value
+            self.__dict__[name] = value
         self.__dict__["_frozen"] = True
 
     def __repr__(self) -> str:
@@ -204,9 +171,69 @@ class DROProblem(Passes):
     # ---------------------------------------------------------------- sizes and constants
 
     @property
+    def X(self) -> Any:
+        return self.rows.X  # type: ignore[attr-defined]
+
+    @property
+    def y(self) -> Any:
+        return self.rows.y
+
+    @property
+    def p(self) -> Any:
+        """The sample weights with sum 1, as a vector of the store."""
+        return self.rows.p
+
+    @property
+    def groups(self) -> Any:
+        return self.rows.groups
+
+    @property
+    def n_samples(self) -> int:
+        return self.rows.n_samples
+
+    @property
+    def n_features(self) -> int:
+        return self.rows.n_features
+
+    @property
+    def n_entries(self) -> int:
+        """Numbers that a visit to all rows reads."""
+        return self.rows.n_entries
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.rows.is_sparse
+
+    @cached_property
+    def class_masses(self) -> Vector:
+        """The nominal weight of each class, for a loss of classes."""
+        return self.rows.class_masses(self.p, max(self.n_outputs, 2))
+
+    @property
     def n_classes(self) -> int:
         """Classes among the rows; 1 for regression."""
-        return np.unique(self.y).size if isinstance(self.loss, (Logistic, Multinomial)) else 1
+        return int((self.class_masses > 0).sum()) if self.loss.is_classification else 1
+
+    @property
+    def row_norms(self) -> Any:
+        """Euclidean norms of the rows, the intercept's 1 included."""
+        return self.rows.row_norms(self.fit_intercept)  # type: ignore[attr-defined]
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether the losses are convex in w: without that there is no certificate."""
+        return True
+
+    @property
+    def reference_slope(self) -> float:
+        """``||grad P||`` where a solve starts, for a problem without certificate."""
+        return np.nan
+
+    @cached_property
+    def in_float64(self) -> DROProblem:
+        """The problem in float64, for certificates."""
+        rows = self.rows.in_float64
+        return self if rows is self.rows else self._replace(rows=rows)
 
     @property
     def shift_cost(self) -> float:
@@ -219,7 +246,7 @@ class DROProblem(Passes):
     @cached_property
     def smoothness(self) -> float:
         """L: upper bound on the Lipschitz constant of each loss's gradient in w."""
-        longest = float(self.row_norms.max())
+        longest = self.rows.longest(self.fit_intercept)
         return self.loss.curvature * longest**2 if longest > 0 else 0.0
 
     @cached_property
@@ -230,24 +257,23 @@ class DROProblem(Passes):
         starting point, ``(mu/2) ||w||^2 <= P(0)``, and infinite when mu = 0.
         """
         if np.isfinite(self.loss.lipschitz) or not isinstance(self.loss, Squared):
-            longest = float(self.row_norms.max())
+            longest = self.rows.longest(self.fit_intercept)
             return self.loss.lipschitz * longest if longest > 0 else 0.0
         value, b = self.reference
         if self.mu == 0:
             return np.inf
         radius = np.sqrt(2.0 * max(value, 0.0) / self.mu)
-        slopes = abs(self.y - b[0]) + self.row_norms * radius
-        return float((slopes * self.row_norms).max())
+        return self.rows.steepest(float(b[0]), float(radius), self.fit_intercept)
 
     @cached_property
     def q_max(self) -> float:
         """The largest weight that the set allows a row."""
-        return self.uncertainty._q_max(self.p, self.groups)
+        return self.rows.q_max(self.uncertainty)
 
     @cached_property
     def kappa_q(self) -> float:
         """The largest ``q_i / p_i`` that the set allows."""
-        return float(self.uncertainty._max_ratios(self.p, self.groups).max())
+        return self.rows.kappa_q(self.uncertainty)
 
     def smoothing(self, error: float) -> float:
         """A shift cost that lowers the maximum over q by at most `error`.
@@ -260,19 +286,30 @@ class DROProblem(Passes):
 
     # ---------------------------------------------------------------- losses at a point
 
-    def evaluate(self, w: Matrix, b: Vector, raw: Matrix | None = None) -> Evaluation:
+    def evaluate(self, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
         """Losses and derivatives at ``(w, b)``; one pass over X, none where `raw` is given."""
-        raw = self.raw_prediction(w, b) if raw is None else raw
-        losses, dlosses = self.loss.evaluate(self.y, raw)
-        if not (are_finite(losses) and are_finite(dlosses)):
-            bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
-            i = int(np.argmax(bad))
-            raise NonFiniteLossError(
-                f"the loss {self.loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
-                f"first on row {i} at the raw prediction {raw[i]}; "
-                "check the loss, or scale the features and the target."
-            )
-        return Evaluation(w, b, raw, losses, dlosses)
+        return self.rows.evaluate(self.loss, w, b, raw)
+
+    def gradient(self, ev: Evaluation, q: Any) -> Gradient:
+        """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b; one pass."""
+        return self.rows.gradient(ev.dlosses, q)
+
+    def dual_oracle(self) -> Any:
+        """A new oracle for the weights; it starts each search where its last one ended."""
+        return self.rows.oracle(self.uncertainty, self.divergence)
+
+    def violation(self, q: Any) -> float:
+        """How far weights are from the set, in mass."""
+        return self.rows.violation(self.uncertainty, q)
+
+    def distance(self, q: Any) -> float:
+        """``D(q || p)``."""
+        return self.rows.distance(self.divergence, q)
+
+    def primal(self, w: Matrix, losses: Any, q: Any) -> float:
+        """``sum q l - nu D(q || p) + (mu/2) ||w||^2``."""
+        value = self.rows.primal(self.divergence, self.nu, losses, q)
+        return float(value + 0.5 * self.mu * np.vdot(w, w))
 
     # ---------------------------------------------------------------- public functions of coef
 
@@ -304,12 +341,12 @@ class DROProblem(Passes):
 
     def losses(self, coef: Any, intercept: Any = 0.0) -> Vector:
         """The loss of each row, shape (n,)."""
-        return self.to_user(self.evaluate(*self.to_internal(coef, intercept)).losses)
+        return self.rows.export(self.evaluate(*self.to_internal(coef, intercept)).losses)
 
     def worst_case_weights(self, losses: Any) -> Vector:
         """``argmax over q in Q of sum_i q_i losses_i - nu D(q || p)``."""
-        losses = self.from_user("losses", losses)
-        return self.to_user(self.dual_oracle().weights(losses, self.nu))
+        losses = self.rows.enter("losses", losses)
+        return self.rows.export(self.dual_oracle().weights(losses, self.nu))
 
     def on_all_rows(self, weights: Vector) -> Vector:
         """Weights of the problem's rows as weights of all rows that were given."""
@@ -320,9 +357,7 @@ class DROProblem(Passes):
             )
         if self._kept is None:
             return weights
-        out = np.zeros(self._kept.size)
-        out[self._kept] = weights
-        return out
+        return self.rows.spread(weights, self._kept)  # type: ignore[attr-defined]
 
     def objective(self, coef: Any, intercept: Any = 0.0) -> float:
         """``P(w)``, the value that is minimised (coef is not checked against W)."""
@@ -343,91 +378,67 @@ class DROProblem(Passes):
         """``P_0`` and its intercept: the objective at w = 0 (projected onto W), best intercept."""
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
         b = np.zeros(self.n_outputs)
-        raw = self.raw_prediction(w, b)
+        raw = self.rows.predict(w, b)
         if self.fit_intercept:
-            b = self._best_intercept(raw)
-            raw = self.shift(raw, b)
+            b = self._best_intercept(raw, not w.any())
+            raw = self.rows.shift(raw, b)
         losses = self.evaluate(w, b, raw).losses
         return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu)), b
 
-    def _best_intercept(self, raw: Matrix) -> Vector:
-        from drago.intercept import best_intercept
-
-        if isinstance(self.loss, (Logistic, Multinomial)) and not raw.any():
-            small = self._by_class()
-            if small is not None:
-                return best_intercept(
-                    small, small.raw_prediction(np.zeros((1, 1)), np.zeros(small.n_outputs))
-                )
+    def _best_intercept(self, raw: Any, is_zero: bool) -> Vector:
+        """The best one for raw predictions, which may be all 0."""
+        if self.loss.is_classification and is_zero and not self.uncertainty.is_users:
+            few = self.rows.condensed(max(self.n_outputs, 2))
+            if few is not None:
+                small = self._replace(rows=few)
+                zeros = few.predict(np.zeros((1, 1)), np.zeros(self.n_outputs))
+                return best_intercept(small, zeros)
         return best_intercept(self, raw)
-
-    def _by_class(self) -> DROProblem | None:
-        """The same problem at w = 0 with one row a class (and group): weights add up."""
-        if self.uncertainty.is_users:
-            return None
-        classes = int(self.y.max()) + 1
-        labels = self.y.astype(np.int64) + classes * (0 if self.groups is None else self.groups)
-        if int(labels.max()) >= self.n_samples:
-            return None  # hardly fewer than there are rows
-        mass = group_sums(labels, self.p)
-        there = np.flatnonzero(mass)
-        y, group, mass = there % classes, there // classes, mass[there]
-        return self._replace(
-            X=np.zeros((y.size, 1)),
-            y=y.astype(self.y.dtype),
-            p=mass / mass.sum(),
-            groups=None if self.groups is None else group,
-        )
 
     def _mean_loss_at_zero(self) -> float:
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
-        raw = self.raw_prediction(w, np.zeros(self.n_outputs))
+        raw = self.rows.predict(w, np.zeros(self.n_outputs))
         if self.fit_intercept:
             mean = self._replace(uncertainty=CVaR(1.0), divergence=CVaR(1.0).match("auto"), nu=1.0)
-            raw = self.shift(raw, mean._best_intercept(raw))
-        return float(self.p @ self.evaluate(w, np.zeros(self.n_outputs), raw).losses)
+            raw = self.rows.shift(raw, mean._best_intercept(raw, not w.any()))
+        ev = self.evaluate(w, np.zeros(self.n_outputs), raw)
+        return float(self.rows.dot(self.p, ev.losses))
 
     # ---------------------------------------------------------------- smaller relatives
 
     _KEPT: tuple[str, ...] = (
-        "X", "y", "p", "groups", "loss", "n_outputs", "fit_intercept", "constraint",
-        "uncertainty", "divergence", "mu", "nu",
+        "rows", "loss", "n_outputs", "fit_intercept", "constraint", "uncertainty", "divergence",
+        "mu", "nu",
     )  # fmt: skip
 
     def _replace(self, **changes: Any) -> DROProblem:
+        data = {name: changes.pop(name) for name in ("X", "y", "p", "groups") if name in changes}
+        if data:
+            changes["rows"] = self.rows.replaced(**data)  # type: ignore[attr-defined]
         other = object.__new__(type(self))
-        other.__dict__.update({key: self.__dict__.get(key) for key in self._KEPT})
-        # Locked like the original: to Numba a read-only array is another type, compiled anew.
-        other.__setstate__(changes)
+        kept = {key: self.__dict__.get(key) for key in self._KEPT}
+        other.__dict__.update(kept, **changes, _frozen=True)
         return other
 
-    def take(self, rows: Array) -> DROProblem:
+    def take(self, index: Array) -> DROProblem:
         """The problem on some of the rows, their weights normalised anew."""
-        p = self.p[rows] / self.p[rows].sum()
-        groups = None if self.groups is None else check_groups(self.groups[rows], p.size)
-        return self._replace(X=self.X[rows], y=self.y[rows], p=p, groups=groups)
+        return self._replace(rows=self.rows.take(index))
+
+    def moved(self, device: Any) -> DROProblem:
+        """The problem with its rows on a device of torch."""
+        rows = on_device(self.rows, device, self.loss, self.uncertainty)
+        return self if rows is self.rows else self._replace(rows=rows, _kept=self._kept)
 
     def stand_in(self) -> DROProblem:
         """A problem of a few harmless rows that runs the same compiled code, and no user's."""
-        n, k = min(4, self.n_samples), self.n_outputs
-        X = self.X[:n] * 0
-        if isinstance(X, np.ndarray):
-            X = X + X.dtype.type(1)
-        y = np.arange(n) % k if k > 1 else np.arange(n) % 2
+        k = self.n_outputs
+        rows = self.rows.few(min(4, self.n_samples), k)  # type: ignore[attr-defined]
         return self._replace(
-            X=X,
-            y=y.astype(self.y.dtype),
-            p=np.full(n, 1.0 / n),
-            groups=None if self.groups is None else np.arange(n) % 2,
+            rows=rows,
             loss=self.loss if self.loss.has_kernels else Squared(),
             n_outputs=k if self.loss.has_kernels else 1,
             uncertainty=CVaR(1.0) if self.uncertainty.is_users else self.uncertainty,
         )
-
-
-def _is_array(value: Any) -> bool:
-    """Whether it is an array or a CSR matrix, not a tensor or a number."""
-    return isinstance(value, np.ndarray) or hasattr(value, "indptr")
 
 
 def check_problem(problem: Any) -> DROProblem:

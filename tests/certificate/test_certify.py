@@ -143,7 +143,7 @@ def test_every_bound_holds_by_itself(start):
         lowest = drago.solve(fixed, tol=1e-10, max_iter=5000).primal if fixed else None
         coef, b = case.point(0.2)
         ev = problem.evaluate(*problem.to_internal(coef, b))
-        g = bounds.gradient(problem, ev, q)
+        g = problem.gradient(ev, q)
         value = float(q @ ev.losses) + 0.5 * problem.mu * float(np.vdot(ev.w, ev.w))
         for bound in (
             bounds.tangent_bound(problem, ev, q, g),

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 import cases
 import drago
-from drago.certificate import bounds, hessian
+from drago.certificate import hessian
 from drago.certificate.hessian import _RAISED, hessian_metric
 from drago.metric import FLOOR, FULL
 
@@ -16,7 +16,7 @@ def from_few_rows(request, monkeypatch):
     """However few rows carry weight: the formula is what is looked at here."""
     if "as_it_is" not in request.fixturenames:
         monkeypatch.setattr(hessian, "_EFFECTIVE", 0)
-        monkeypatch.setattr(hessian, "_EFFECTIVE_LOGISTIC", 0)
+        monkeypatch.setattr(hessian, "_EFFECTIVE_CLASSES", 0)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def differences(problem, w, b, h=1e-5):
 
     def gradient(x):
         ev = problem.evaluate(x[:d, None], x[d:])
-        g = bounds.gradient(problem, ev, problem.dual_oracle().weights(ev.losses, problem.nu))
+        g = problem.gradient(ev, problem.dual_oracle().weights(ev.losses, problem.nu))
         return np.append(g.w[:, 0] + problem.mu * x[:d], g.b)
 
     x = np.append(w[:, 0], b)
@@ -130,7 +130,7 @@ def test_the_intercept_does_not_interfere():
         step = sign * dw
         ev = problem.evaluate(w + step, b - together * centre @ step)
         q = problem.dual_oracle().weights(ev.losses, problem.nu)
-        return bounds.gradient(problem, ev, q).b[0]
+        return problem.gradient(ev, q).b[0]
 
     alone, both = (along_intercept(1, k) - along_intercept(-1, k) for k in (0.0, 1.0))
     assert abs(both) <= 1e-4 * abs(alone)

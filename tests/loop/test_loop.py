@@ -81,7 +81,7 @@ class GradientDescent:
         for k in range(1, 100_000):
             ev = problem.evaluate(w, b)
             weighted = oracle.weights(ev.losses, problem.nu)[:, None] * ev.dlosses
-            w = w - self.step * (problem.weighted_rows(weighted) + problem.mu * w)
+            w = w - self.step * (problem.rows.weighted_sum(weighted) + problem.mu * w)
             b = b - self.step * weighted.sum(axis=0) * problem.fit_intercept
             loop.observe(Iterate(w, b, k, float(k), k * problem.n_samples))
         return "out of iterations"

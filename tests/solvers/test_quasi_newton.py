@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import cases
 import drago
-from drago.certificate import bounds
 from drago.loop.loop import Loop, Stop
-from drago.problem import DROProblem, NonFiniteLossError
+from drago.problem import NonFiniteLossError
+from drago.rows.memory import ArrayRows
 from drago.solvers.quasi_newton import Line, Memory
 
 LOSSES = ("squared", "huber", "logistic", "multinomial")
@@ -131,7 +131,7 @@ def test_the_callers_arrays_are_copied():
 def value_and_slope(problem, w, b, dw, db):
     """P, and its slope along (dw, db), from the exact weights."""
     ev = problem.evaluate(w, b)
-    g = bounds.gradient(problem, ev, problem.dual_oracle().weights(ev.losses, problem.nu))
+    g = problem.gradient(ev, problem.dual_oracle().weights(ev.losses, problem.nu))
     slope = np.vdot(g.w + problem.mu * w, dw) + np.dot(g.b, db)
     return problem.objective(*problem.to_public(w, b)), float(slope)
 
@@ -214,7 +214,7 @@ def test_an_optimum_next_to_a_kink_at_the_start():
     )
     w, b = np.zeros((6, 1)), np.zeros(1)
     ev = problem.evaluate(w, b)
-    downhill = -bounds.gradient(problem, ev, problem.p).w
+    downhill = -problem.gradient(ev, problem.p).w
     # So long that the slope is 0 at 5e-3.
     low, high = 0.0, 1e3
     for _ in range(200):
@@ -413,14 +413,14 @@ class Recorder(Loop):
 
 def count_products(monkeypatch):
     products = []
-    for name in ("raw_prediction", "weighted_rows"):
-        product = getattr(DROProblem, name)
+    for name in ("predict", "weighted_sum"):
+        product = getattr(ArrayRows, name)
 
         def counted(self, *args, product=product, name=name):
             products.append(name)
             return product(self, *args)
 
-        monkeypatch.setattr(DROProblem, name, counted)
+        monkeypatch.setattr(ArrayRows, name, counted)
     return products
 
 

@@ -411,7 +411,7 @@ class Stub:
         for k in range(1, self.steps + 1):
             ev = problem.evaluate(w, b)
             weighted = oracle.weights(ev.losses, problem.nu)[:, None] * ev.dlosses
-            w = w - 0.1 * (problem.weighted_rows(weighted) + problem.mu * w)
+            w = w - 0.1 * (problem.rows.weighted_sum(weighted) + problem.mu * w)
             loop.observe(Iterate(w, b, k, float(k), k * problem.n_samples))
             self.reached = w
         if isinstance(self.end, Exception):

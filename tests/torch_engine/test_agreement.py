@@ -16,7 +16,6 @@ from drago.solvers.drago.steps import LaggedSteps, Steps, UnregularisedSteps
 from drago.solvers.drago.variants import LaggedIterations, SupportIterations
 from drago.torch_engine.blocks import TensorBlocks
 from drago.torch_engine.iterations import KINDS
-from drago.torch_engine.problem import TensorProblem
 
 ON_ARRAYS = {"blocks": Iterations, "support": SupportIterations, "lagged": LaggedIterations}
 N, D = 157, 4
@@ -42,8 +41,8 @@ def make_problem(loss, name="cvar", divergence="chi2", weighted=False, **setting
 
 def run_both(problem, kind, steps, count=8, n_iter=200, metric="auto"):
     """Both engines after the same iterations, from the same start."""
-    other = TensorProblem.of(problem, "cpu")
-    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if problem.fit_intercept else None
+    other = problem.moved("cpu")
+    mean = problem.rows.centre() if problem.fit_intercept else None
     in_metric = make_metric(problem, metric, mean)
     zero = np.zeros((problem.n_features, problem.n_outputs)), problem.reference[1]
     weights = "nominal" if kind == "lagged" else "exact"
@@ -199,9 +198,9 @@ def test_whole_rounds(loss, kind, refresh, monkeypatch):
     monkeypatch.setattr("drago.torch_engine._rounds._COMPILED", Forgetful())
     found = []
     for kernels in (None, PlainPasses):
-        problem = TensorProblem.of(make_problem(loss, fit_intercept=True, weighted=True), "cpu")
-        problem.__dict__["kernels"] = kernels
-        mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+        problem = make_problem(loss, fit_intercept=True, weighted=True).moved("cpu")
+        problem.rows.__dict__["kernels"] = kernels
+        mean = problem.rows.centre()
         start = problem.evaluate(np.zeros((D, 1)), problem.reference[1])
         metric = make_metric(problem, "auto", mean)
         state = KINDS[kind](problem, TensorBlocks(problem, 5), metric, mean, start)

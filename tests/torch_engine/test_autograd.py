@@ -222,7 +222,7 @@ def test_weight_k_is_k_copies():
 def begin(problem, count, kind="blocks", metric="euclidean", alpha=0.05, q="exact"):
     metric = curvature_metric(problem, metric)[0] if isinstance(metric, str) else metric
     start = problem.evaluate(np.zeros((problem.n_features, 1)), np.zeros(1))
-    engine = problem.engine
+    engine = problem.rows.engine
     it = engine[kind](problem, engine["rows"](problem, count), metric, None, start, q)
     it.steps = Steps(alpha, alpha, True)
     return it
@@ -814,9 +814,9 @@ def test_models_that_want_another_dtype():
 
 def test_methods_for_linear_models_alone():
     problem = make()
-    for call in (lambda: problem.X, lambda: problem.rows(np.arange(2)),
-                 lambda: problem.raw_prediction(np.zeros((D, 1)), np.zeros(1)),
-                 lambda: problem.weighted_rows(problem.p)):  # fmt: skip
+    for call in (lambda: problem.X, lambda: problem.rows.sample(np.arange(2)),
+                 lambda: problem.rows.predict(np.zeros((D, 1)), np.zeros(1)),
+                 lambda: problem.rows.weighted_sum(problem.p)):  # fmt: skip
         with pytest.raises(ValueError, match="has no features, which this method works with"):
             call()
     with pytest.raises(ValueError, match="tables='lagged' is for linear models"):

@@ -22,7 +22,6 @@ from drago.solvers.drago.steps import Steps
 from drago.torch_engine import AutogradProblem, iterations
 from drago.torch_engine.blocks import TensorBlocks
 from drago.torch_engine.iterations import KINDS
-from drago.torch_engine.problem import TensorProblem
 
 LOSSES = ("squared", "huber", "logistic", "multinomial")
 SETS = [
@@ -61,7 +60,7 @@ def make(
         divergence=divergence,
         **(common | settings),
     )
-    return problem, TensorProblem.of(problem, "cuda")
+    return problem, problem.moved("cuda")
 
 
 def close(found, expected, tolerance=1e-12):
@@ -84,8 +83,8 @@ def point(problem):
 @pytest.mark.parametrize("d", [5, 130])
 def test_visits_to_the_data(loss, dtype, d):
     here, there = make(loss, d=d, dtype=dtype, weighted=True)
-    assert there.device.type == "cuda"
-    assert (there.kernels is not None) == (loss != "multinomial")
+    assert there.rows.device.type == "cuda"
+    assert (there.rows.kernels_for(there.loss) is not None) == (loss != "multinomial")
     w, b = point(here)
     a, c = here.evaluate(w, b), there.evaluate(w, b)
     for name in ("raw", "losses", "dlosses"):
@@ -95,10 +94,10 @@ def test_visits_to_the_data(loss, dtype, d):
     close(on_device, q, 1e-10)
     for found, expected in zip(there.gradient(c, q.cuda()), here.gradient(a, q)):
         close(found, expected, 1e-11)
-    close(there.raw_prediction(w, b), here.raw_prediction(w, b), 1e-11)
+    close(there.rows.predict(w, b), here.rows.predict(w, b), 1e-11)
     close(there.reference[0], here.reference[0], 1e-9)
-    index = np.array([4, 2, 99])
-    close(there.gram(index, there.p), here.gram(index, here.p), 1e-11)
+    sums = [each.rows.gram(each.rows.heaviest(each.p, 99), each.p, True) for each in (there, here)]
+    close(*sums, 1e-11)
     assert there.kappa_q == pytest.approx(here.kappa_q)
 
 
@@ -118,7 +117,7 @@ def test_the_same_certificate(loss, uncertainty, divergence):
 
 def run(problem, kind, count, n_iter, refresh=False):
     """In rounds of four iterations; the very first of a kind is not recorded."""
-    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if problem.fit_intercept else None
+    mean = problem.rows.centre() if problem.fit_intercept else None
     # The best intercept is known to about 1e-8, where the objective is level: a round one is equal.
     start = np.zeros((problem.n_features, problem.n_outputs)), np.round(problem.reference[1], 5)
     state = KINDS[kind](

@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 import cases
 import drago
 from drago.result import Status
-from drago.torch_engine.problem import TensorProblem
+from drago.rows.device import TensorRows
+from drago.rows.tensors import to_host
+from drago.torch_engine.losses import on_tensors as as_tensor_loss
 
 LOSSES = ("squared", "huber", "logistic", "multinomial")
 PAIRS = [
@@ -50,7 +52,7 @@ def test_a_problem_on_tensors_can_be_copied_and_pickled():
     import copy
     import pickle
 
-    problem = TensorProblem.of(make("squared"), "cpu")
+    problem = make("squared").moved("cpu")
     w, b = point(problem)
     value = float(problem.evaluate(w, b).losses.sum())
     for other in (
@@ -72,19 +74,26 @@ def test_a_problem_on_tensors_can_be_copied_and_pickled():
 @pytest.mark.parametrize("loss", LOSSES)
 def test_visits_to_the_data(loss, device):
     problem = make(loss)
-    other = TensorProblem.of(problem, device)
+    other = problem.moved(device)
     w, b = point(problem)
     here, there = problem.evaluate(w, b), other.evaluate(w, b)
     for name in ("raw", "losses", "dlosses"):
-        close(other.to_host(getattr(there, name)), getattr(here, name))
+        close(to_host(getattr(there, name)), getattr(here, name))
     q = problem.worst_case_weights(here.losses)
-    weights = other.from_user("q", q)
+    weights = other.rows.enter("q", q)
     for found, expected in zip(other.gradient(there, weights), problem.gradient(here, q)):
         close(found, expected)
     close(other.primal(w, there.losses, weights), problem.primal(w, here.losses, q))
-    index = np.array([3, 17, 4])
-    close(other.features(index), problem.features(index))
-    close(other.gram(index, weights), problem.gram(index, q))
+    for intercept in (False, True):
+        sums = [each.rows.gram(each.rows.heaviest(x, 9), x, intercept)
+                for each, x in ((other, weights), (problem, q))]  # fmt: skip
+        close(*sums)
+        root = np.random.default_rng(1).normal(size=sums[0].shape)
+        found, expected = (
+            np.sort(np.asarray(each.rows.leverages(each.rows.heaviest(x, 9), root, intercept)))
+            for each, x in ((other, weights), (problem, q))
+        )
+        close(found, expected)
     close(other.row_norms.cpu(), problem.row_norms)
     assert other.smoothness == pytest.approx(problem.smoothness, rel=1e-12)
     assert other.lipschitz == pytest.approx(problem.lipschitz, rel=1e-9)
@@ -98,34 +107,36 @@ def test_visits_to_the_data(loss, device):
 def test_slopes_of_zero_sum(loss, device):
     """What the certificate of an intercept rests on, also where a class has no weight."""
     problem = make(loss)
-    other = TensorProblem.of(problem, device)
+    other = problem.moved(device)
     w, b = point(problem)
     here, there = problem.evaluate(w, b), other.evaluate(w, b)
     for q in (problem.p, problem.worst_case_weights(here.losses), (problem.y > 0) / 100.0):
         q = q / q.sum()
         alpha, young = problem.loss.balance(problem.y, here.raw, q)
-        found, terms = other.loss.balance(other.y, there.raw, other.from_user("q", q))
-        close(other.to_host(found), alpha)
-        close(other.to_host(terms), young, 1e-11)
-        np.testing.assert_allclose(q @ other.to_host(found), 0.0, atol=1e-12)
+        found, terms = as_tensor_loss(other.loss).balance(
+            other.y, there.raw, other.rows.enter("q", q)
+        )
+        close(to_host(found), alpha)
+        close(to_host(terms), young, 1e-11)
+        np.testing.assert_allclose(q @ to_host(found), 0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", LOSSES[:3])
 def test_losses_far_away(loss):
     problem = make(loss)
-    other = TensorProblem.of(problem, "cpu")
+    other = problem.moved("cpu")
     raw = np.linspace(-800.0, 800.0, problem.n_samples)[:, None]
     losses, slopes = problem.loss.evaluate(problem.y, raw)
-    found = other.loss.evaluate(other.y, torch.from_numpy(raw))
+    found = as_tensor_loss(other.loss).evaluate(other.y, torch.from_numpy(raw))
     np.testing.assert_allclose(found[0], losses, rtol=1e-14, atol=1e-300)
     np.testing.assert_allclose(found[1], slopes, rtol=1e-14, atol=1e-300)
-    second = other.loss.second(other.y, torch.from_numpy(raw))
+    second = as_tensor_loss(other.loss).second(other.y, torch.from_numpy(raw))
     np.testing.assert_allclose(second, problem.loss.second(problem.y, raw), rtol=1e-13, atol=1e-300)
 
 
 def test_classes_far_apart():
     problem = make("multinomial")
-    other = TensorProblem.of(problem, "cpu")
+    other = problem.moved("cpu")
     raw = (
         np.random.default_rng(0).normal(size=(problem.n_samples, 3))
         * 10.0 ** np.linspace(-6, 3, problem.n_samples)[:, None]
@@ -141,8 +152,8 @@ def test_classes_far_apart():
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_reference(loss, weighted, device):
     problem = make(loss) if weighted else make(loss, sample_weight=None)
-    other = TensorProblem.of(problem, device)
-    assert other.is_uniform != weighted
+    other = problem.moved(device)
+    assert other.rows.is_uniform != weighted
     assert other.reference[0] == pytest.approx(problem.reference[0], rel=1e-9)
 
 
@@ -150,14 +161,14 @@ def test_the_reference(loss, weighted, device):
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 def test_weights_outside_of_the_set_are_told(name, divergence, device):
     problem = make(name=name, divergence=divergence)
-    other = TensorProblem.of(problem, device)
+    other = problem.moved(device)
     rng = np.random.default_rng(1)
     inside = problem.worst_case_weights(rng.exponential(size=problem.n_samples))
-    assert other.violation(other.from_user("q", inside)) <= 1e-10
+    assert other.violation(other.rows.enter("q", inside)) <= 1e-10
     for q in (1.1 * inside, inside - 0.001, np.eye(1, problem.n_samples)[0]):
         expected = problem.violation(q)
         assert expected > 1e-6
-        assert other.violation(other.from_user("q", q)) == pytest.approx(expected, rel=1e-9)
+        assert other.violation(other.rows.enter("q", q)) == pytest.approx(expected, rel=1e-9)
 
 
 # --------------------------------------------------------------------------- the certificate
@@ -169,7 +180,7 @@ def test_weights_outside_of_the_set_are_told(name, divergence, device):
 def test_the_same_certificate(loss, name, divergence, device):
     problem = make(loss, name, divergence)
     best = drago.solve(problem, tol=1e-6)
-    other = TensorProblem.of(problem, device)
+    other = problem.moved(device)
     settings = {"intercept": best.intercept, "dual_weights": best.dual_weights}
     expected = drago.certify(problem, best.coef, **settings)
     found = drago.certify(other, best.coef, **settings)
@@ -184,7 +195,7 @@ def test_the_same_certificate(loss, name, divergence, device):
 def test_a_certificate_is_never_too_small(divergence):
     for seed in range(20):
         problem = make("logistic", divergence=divergence, seed=seed)
-        other = TensorProblem.of(problem, "cpu")
+        other = problem.moved("cpu")
         w, b = point(problem, seed)
         coef, intercept = problem.to_public(w, b)
         least = drago.solve(problem, tol=1e-10).primal
@@ -225,7 +236,7 @@ def test_tensors_stay_tensors(device):
     on_tensors = drago.DROProblem(
         X, y, uncertainty=drago.CVaR(0.3), shift_cost=0.2, l2_reg=0.1, fit_intercept=True
     )
-    assert isinstance(on_tensors, TensorProblem)
+    assert isinstance(on_tensors.rows, TensorRows)
     assert on_tensors.X.data_ptr() == X.data_ptr()  # not copied
     result = drago.solve(on_tensors, "drago", tol=1e-7)
     assert result.dual_weights.device.type == device
@@ -289,7 +300,7 @@ def test_a_device_without_float64(monkeypatch, tol):
             f"drago.torch_engine.{module}.working_dtype", lambda device: torch.float32
         )
     problem = make("logistic", sample_weight=None)
-    on_tensors = TensorProblem.of(problem, "cpu")
+    on_tensors = problem.moved("cpu")
     assert on_tensors.X.dtype == on_tensors.p.dtype == torch.float32
     with pytest.warns(UserWarning) if tol < 1e-10 else _nothing():
         result = drago.solve(on_tensors, "drago", tol=tol, time_limit=20.0)
@@ -312,7 +323,7 @@ def _nothing():
 
 
 def test_statuses():
-    problem = TensorProblem.of(make("logistic"), "cpu")
+    problem = make("logistic").moved("cpu")
     with pytest.warns(UserWarning, match="max_iter=3 reached"):
         result = drago.solve(problem, "drago", tol=1e-12, max_iter=3)
     assert result.status is Status.MAX_ITER
@@ -423,7 +434,7 @@ def test_an_interrupt_inside_a_round(monkeypatch):
 )
 def test_no_tensor_becomes_an_array_by_itself(monkeypatch, loss, solver, changes):
     """On a processor NumPy reads tensors without being asked; from a card it cannot."""
-    problem = TensorProblem.of(make(loss, **changes), "cpu")
+    problem = make(loss, **changes).moved("cpu")
 
     def refuse(self, *args, **settings):
         raise TypeError("can't convert a tensor of a device to numpy")
@@ -446,7 +457,7 @@ def test_tensors_of_all_kinds_are_taken():
 
 
 def test_moved_to_a_device_without_float64(monkeypatch):
-    problem = TensorProblem.of(make("logistic"), "cpu")
+    problem = make("logistic").moved("cpu")
     monkeypatch.setattr("drago.torch_engine.problem.working_dtype", lambda device: torch.float32)
     moved = problem.moved(torch.device("cpu"))
     assert moved.X.dtype == moved.p.dtype == moved.y.dtype == torch.float32

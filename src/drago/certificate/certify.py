@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._interrupts import interruptible
-from drago.certificate.bounds import gradient
 from drago.certificate.certificate import Certificate, uncertified
 from drago.certificate.search import AMPLE, FEASIBILITY, Search
 from drago.problem import DROProblem, Evaluation, check_problem
@@ -58,7 +57,7 @@ def certify(
         raise ValueError(f"coef does not lie in the constraint set {problem.constraint!r}.")
     q = None
     if dual_weights is not None:
-        q = problem.from_user("dual_weights", dual_weights)
+        q = problem.rows.enter("dual_weights", dual_weights)
         if problem.uncertainty.is_users and not problem.uncertainty.can_check:
             raise ValueError(
                 "dual_weights cannot be checked against a set of your own; leave them out, or give "
@@ -72,7 +71,7 @@ def certify(
             )
     with np.errstate(under="ignore"):
         found = judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)
-    return replace(found, dual_weights=problem.to_user(found.dual_weights))
+    return replace(found, dual_weights=problem.rows.export(found.dual_weights))
 
 
 def judge(
@@ -122,7 +121,7 @@ def judge_with(
 def _flatness(problem: DROProblem, ev: Evaluation, oracle: DualOracle) -> Certificate:
     """What is known of a point without convexity: how flat the objective is there."""
     q = oracle.weights(ev.losses, problem.nu)
-    slope = gradient(problem, ev, q).w + problem.mu * ev.w
+    slope = problem.gradient(ev, q).w + problem.mu * ev.w
     return replace(
         uncertified(problem, problem.primal(ev.w, ev.losses, q)),
         dual_weights=q,

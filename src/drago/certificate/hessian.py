@@ -5,16 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from drago.certificate.bounds import (
-    Gradient,
-    has_curvature_bound,
-    multinomial_hessian,
-    multinomial_unknowns,
-)
+from drago.certificate.bounds import class_unknowns
+from drago.certificate.cost import has_curvature_bound
 from drago.metric import FLOOR, FULL, Metric, is_box, subsample
 from drago.problem import DROProblem, Evaluation
-from drago.terms.losses import Logistic, Multinomial
-from drago.terms.uncertainty import DualOracle, Response
+from drago.rows.base import Gradient, RowVector
+from drago.terms.uncertainty import DualOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -23,11 +19,11 @@ Matrix = npt.NDArray[np.float64]
 def newton_step(
     problem: DROProblem,
     ev: Evaluation,
-    q: Vector,
+    q: RowVector,
     g: Gradient,
     oracle: DualOracle,
     damping: float = 0.0,
-) -> tuple[Matrix, Vector, Matrix] | None:
+) -> tuple[Matrix, Vector, RowVector] | None:
     """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
 
     ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
@@ -42,8 +38,8 @@ def newton_step(
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
     free = np.ones(m, dtype=bool)
-    if isinstance(problem.loss, Multinomial):
-        free = multinomial_unknowns(problem)
+    if problem.loss.has_class_hessian:
+        free = class_unknowns(problem)
     slope = g.w + problem.mu * ev.w
     r = np.concatenate([slope, g.b[None, :]]) if problem.fit_intercept else slope
     if box is not None:
@@ -57,8 +53,7 @@ def newton_step(
     little = np.zeros((k, m))
     little[:, d:] = (1e-12 + damping) * problem.loss.curvature
     if damping > 0:
-        index = np.flatnonzero(q)
-        little[:, :d] = damping * problem.loss.curvature * (q[index] @ problem.rows(index) ** 2)
+        little[:, :d] = damping * problem.loss.curvature * problem.rows.weighted_squares(q)
     extra = (1e-13 + damping) * np.diag(reduced) + little.reshape(-1)[free]
     reduced[np.diag_indices(reduced.shape[0])] += extra
     flat = r.T.reshape(-1)[free]
@@ -68,7 +63,8 @@ def newton_step(
             at[:, :d] = ev.w.T
             is_coef = np.zeros((k, m), dtype=bool)
             is_coef[:, :d] = True
-            radius = problem.constraint.radius  # type: ignore[attr-defined]
+            radius = problem.constraint.radius
+            assert radius is not None
             inside = is_coef.reshape(-1)[free]
             step[free] = _step_in_ball(reduced, flat, at.reshape(-1)[free], inside, radius)
         else:
@@ -80,7 +76,7 @@ def newton_step(
     by_feature = step.reshape(k, m).T
     dw = np.ascontiguousarray(by_feature[:d])
     db = by_feature[d] if problem.fit_intercept else np.zeros(k)
-    return dw, db, problem.raw_prediction(dw, db)
+    return dw, db, problem.rows.predict(dw, db)
 
 
 def _step_in_ball(
@@ -109,7 +105,7 @@ def _step_in_ball(
     return np.asarray(step, dtype=np.float64)
 
 
-def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) -> Matrix | None:
+def hessian(problem: DROProblem, ev: Evaluation, q: RowVector, oracle: DualOracle) -> Matrix | None:
     """The generalised Hessian of P, class-major: ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z``."""
     if problem.nu == 0:
         return None
@@ -118,52 +114,11 @@ def hessian(problem: DROProblem, ev: Evaluation, q: Vector, oracle: DualOracle) 
         return None
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
-    if k == 1 and response.is_one_pool:
-        H = _one_pool(problem, ev, q, response)
-    else:
-        H = _several_pools(problem, ev, q, response)
+    H = problem.rows.hessian(problem.loss, ev, q, response, problem.fit_intercept)
     ridge = np.zeros((k, m))
     ridge[:, :d] = problem.mu
     H[np.diag_indices(k * m)] += ridge.reshape(-1)
     return H
-
-
-def _one_pool(problem: DROProblem, ev: Evaluation, q: Vector, response: Response) -> Matrix:
-    """All but mu, where all rows that move move together: the square of one matrix."""
-    slopes = ev.dlosses[:, 0]
-    moving = np.where(response.pool >= 0, response.rate * slopes, 0.0)
-    weight = q * problem.loss.second(problem.y, ev.raw) + moving * slopes
-    H = problem.gram(np.flatnonzero(weight), weight)
-
-    def drop(by: Vector, mass: float) -> None:
-        """The moves have no part along this."""
-        if mass > 0:
-            along = problem.weighted_rows(by[:, None])[:, 0]
-            if problem.fit_intercept:
-                along = np.append(along, by.sum())
-            H[...] -= np.outer(along, along / mass)
-
-    drop(moving, float(response.rate[response.pool >= 0].sum()))
-    if response.direction is not None:
-        z = np.where(response.pool >= 0, response.direction, 0.0)
-        drop(moving * z, float(np.dot(response.rate, z * z)))
-    return H
-
-
-def _several_pools(problem: DROProblem, ev: Evaluation, q: Vector, response: Response) -> Matrix:
-    """The same in general."""
-    index = _taking_part(q, response)
-    k = problem.n_outputs
-    F = problem.features(index)
-    if isinstance(problem.loss, Multinomial):
-        pi = problem.loss.probabilities(ev.raw[index])
-        H = multinomial_hessian(problem, F, q[index], pi)
-    else:
-        second = problem.loss.second(problem.y[index], ev.raw[index])
-        H = (F * (q[index] * second)[:, None]).T @ F
-    # Rows of Z are class-major, as H is.
-    Z = (ev.dlosses[index][:, :, None] * F[:, None, :]).reshape(len(index), k * F.shape[1])
-    return H + _restrict(response, index).curvature(Z)
 
 
 # Trials of the multiplier of a ball, and how near to the sphere is on it.
@@ -175,7 +130,7 @@ _ROWS = 600
 # Rows that the weights are worth, 1 / sum q^2, for each feature; with fewer it would be noise. A
 # logistic loss has curvature here and none there, so that even a noisy picture of it helps.
 _EFFECTIVE = 60
-_EFFECTIVE_LOGISTIC = 15
+_EFFECTIVE_CLASSES = 15
 # By how much the shift cost is raised for a metric, in units of what an error of P allows.
 _RAISED = 100.0
 
@@ -197,8 +152,8 @@ def hessian_metric(
     spread = problem.distance(oracle.weights(ev.losses, problem.nu))
     raised = problem._replace(nu=problem.nu + _RAISED * error / max(spread, 1e-6))
     q = oracle.weights(ev.losses, raised.nu)
-    needed = _EFFECTIVE_LOGISTIC if isinstance(problem.loss, Logistic) else _EFFECTIVE
-    if 1.0 / float(q @ q) < needed * problem.n_features:
+    needed = _EFFECTIVE_CLASSES if problem.loss.is_classification else _EFFECTIVE
+    if 1.0 / problem.rows.dot(q, q) < needed * problem.n_features:
         return None
     H = hessian(raised, ev, q, oracle)
     if H is None:
@@ -213,17 +168,3 @@ def hessian_metric(
     eigenvalues, basis = np.linalg.eigh(H)
     floor = FLOOR * max(float(eigenvalues.max()), 1e-300)
     return Metric(np.maximum(eigenvalues, floor), basis, along), centre
-
-
-def _taking_part(q: Vector, response: Response) -> npt.NDArray[np.int64]:
-    """Rows that have weight or whose weight responds; all of them for grouped sets."""
-    if response.aggregate is not None:
-        return np.arange(q.size)
-    return np.flatnonzero((q > 0) | (response.pool >= 0))
-
-
-def _restrict(response: Response, index: npt.NDArray[np.int64]) -> Response:
-    if response.aggregate is not None:
-        return response
-    direction = None if response.direction is None else response.direction[index]
-    return Response(response.rate[index], response.pool[index], direction)

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from drago._interrupts import poll
-from drago.certificate.bounds import (
-    Gradient,
-    affordable_rows,
-    curvature_bound,
-    curvature_cost,
-    gradient,
-    newton_like_step,
-    order,
-    tangent_bound,
-)
+from drago.certificate.bounds import curvature_bound, newton_like_step, tangent_bound
 from drago.certificate.certificate import Certificate, lower_bound, relative
+from drago.certificate.cost import affordable_rows, curvature_cost, order
 from drago.certificate.hessian import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
-from drago.terms.constraints import Everything
+from drago.rows.base import Gradient, RowVector
 from drago.terms.uncertainty import DualOracle
-
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
 
 # How far outside the set given weights may lie, in mass: what rounding leaves.
 FEASIBILITY = 1e-9
@@ -65,13 +52,13 @@ class Search:
         self.reference = problem.reference[0]
         self.passes = 0.0
         self.tried_curvature = False
-        self.known: tuple[Vector | None, float] = (None, np.inf)  # some weights and their slack
+        self.known: tuple[RowVector | None, float] = (None, np.inf)  # some weights and their slack
 
-    def gradient(self, ev: Evaluation, q: Vector) -> Gradient:
+    def gradient(self, ev: Evaluation, q: RowVector) -> Gradient:
         self.passes += 0.5
-        return gradient(self.problem, ev, q)
+        return self.problem.gradient(ev, q)
 
-    def run(self, q: Vector | None, predictions: int) -> None:
+    def run(self, q: RowVector | None, predictions: int) -> None:
         # Without a shift cost the exact weights are a corner of the set, and seldom optimal.
         first = q is not None and self.problem.nu == 0 and self._is_small(self._slack(q))
         if q is not None and first:
@@ -87,7 +74,7 @@ class Search:
         if self._wants_more():
             self._predict(here, predictions)
 
-    def try_all(self, q: Vector, g: Gradient) -> None:
+    def try_all(self, q: RowVector, g: Gradient) -> None:
         """The bounds for some weights, cheap ones first."""
         self._try_tangent(q, g)
         if not self._wants_more():
@@ -142,25 +129,26 @@ class Search:
     def _wants_more(self) -> bool:
         return not self._is_enough() and affordable_rows(self.problem, self.credit) > 0
 
-    def _try_tangent(self, q: Vector, g: Gradient) -> None:
+    def _try_tangent(self, q: RowVector, g: Gradient) -> None:
         self._require_feasible(q)
         inner = tangent_bound(self.problem, self.ev, q, g)
         self.passes += 0.5 * self.problem.fit_intercept
         self._keep(inner + self._slack(q), "tangent", q)
 
     def _try_curvature(
-        self, q: Vector, g: Gradient, tried: int = 0, most: int | None = None
+        self, q: RowVector, g: Gradient, tried: int = 0, most: int | None = None
     ) -> int:
         """The curvature of the heaviest rows, few at first: their bound tells how many it takes.
 
         It falls like one over the weight that takes part, or so. Returns how many rows were
         `tried`, which are too few for a next time.
         """
-        problem, support = self.problem, int((q != 0).sum())
+        problem, support = self.problem, self.problem.rows.count(q)
         slack = self._slack(q)
         if slack >= self.gap:
             return tried
-        size = support if problem.is_gram_cheap else max(_FEW * order(problem), 8 * tried)
+        cheap = problem.rows.has_cheap_gram(problem.loss)
+        size = support if cheap else max(_FEW * order(problem), 8 * tried)
         while True:
             limit = min(affordable_rows(problem, self.credit), support)
             if most is not None:
@@ -179,15 +167,15 @@ class Search:
             if np.isfinite(inner) and room > 0:
                 size = max(size, int(min(1.5 * tried * inner / room, 1e15)))
 
-    def _keep(self, gap: float, bound: str, q: Vector) -> None:
+    def _keep(self, gap: float, bound: str, q: RowVector) -> None:
         if gap < self.gap:
             self.gap, self.bound, self.weights = gap, bound, q
 
-    def _is_costly(self, q: Vector) -> bool:
+    def _is_costly(self, q: RowVector) -> bool:
         """Whether the Hessian of all rows of weight takes longer than a few passes."""
-        return curvature_cost(self.problem, int((q != 0).sum())) > _COSTLY
+        return curvature_cost(self.problem, self.problem.rows.count(q)) > _COSTLY
 
-    def _approach(self, q: Vector, g: Gradient) -> bool:
+    def _approach(self, q: RowVector, g: Gradient) -> bool:
         """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.
 
         ``L(w, q) - min L(., q) = [L(w, q) - L(v, q)] + [L(v, q) - min L(., q)]`` for every v. Steps
@@ -196,7 +184,7 @@ class Search:
         alone is too large: then no bound will do with these weights.
         """
         problem, ev = self.problem, self.ev
-        if not isinstance(problem.constraint, Everything):
+        if not problem.constraint.is_everything:
             return True
         n_rows = min(20 * order(problem), affordable_rows(problem, self.credit))
         if n_rows == 0:
@@ -212,13 +200,13 @@ class Search:
                 there = problem.evaluate(ev.w - dw, ev.b - db)
             except NonFiniteLossError:
                 break
-            fall = float(q @ (ev.losses - there.losses))
+            fall = problem.rows.dot(q, problem.rows.add(ev.losses, there.losses, -1.0))
             fall += 0.5 * problem.mu * float(np.vdot(dw, ev.w + there.w))
             self._spend(1.0)
             if not fall > 0:
                 break
             ev, fallen = there, fallen + fall
-            g = gradient(problem, ev, q)
+            g = problem.gradient(ev, q)
             inner = min(
                 tangent_bound(problem, ev, q, g), curvature_bound(problem, ev, q, g, n_rows)
             )
@@ -235,7 +223,7 @@ class Search:
         self.passes += passes
         self.credit -= passes
 
-    def _require_feasible(self, q: Vector) -> None:
+    def _require_feasible(self, q: RowVector) -> None:
         """A gap from weights outside Q would be worth nothing: never trust an oracle blindly."""
         problem = self.problem
         violation = problem.violation(q)
@@ -245,53 +233,27 @@ class Search:
                 "if the set is your own, check its worst_case, otherwise please report this."
             )
 
-    def _slack(self, q: Vector) -> float:
+    def _slack(self, q: RowVector) -> float:
         """``L(w, exact) - L(w, q)``."""
         if self.known[0] is not q:
             self.known = (q, self._distance(q))
         return self.known[1]
 
-    def _distance(self, q: Vector) -> float:
-        """The slack as a sum of two nonnegative terms.
-
-        ``<exact - q, l - nu grad Omega(exact)>`` is the optimality condition of the exact weights,
-        the rest a Bregman divergence.
-        """
-        exact, nu, p = self.exact, self.problem.nu, self.problem.p
-        if q is exact:
+    def _distance(self, q: RowVector) -> float:
+        """The slack, from the problem's rows; where that is infinite, from two objectives."""
+        problem, losses = self.problem, self.ev.losses
+        if q is self.exact:
             return 0.0
-        losses, xp, parts = self.ev.losses, self.problem.xp, self.problem.parts()
-        kl = self.problem.divergence.name == "kl"
-        if kl and nu > 0 and any(bool(((exact[s] == 0) & (q[s] > 0)).any()) for s in parts):
-            values = [self.problem.primal(self.ev.w, losses, x) for x in (exact, q)]
+        found = problem.rows.slack(problem.divergence, problem.nu, losses, self.exact, q)
+        if found is None:
+            values = [problem.primal(self.ev.w, losses, x) for x in (self.exact, q)]
             return max(values[0] - values[1], 0.0) + _CANCELLED * abs(values[0])
-
-        def mirror(s: slice) -> Any:
-            if nu == 0:
-                return 0.0 * exact[s]
-            ratio = exact[s] / p[s]
-            return xp.log(xp.where(ratio > 0, ratio, 1.0)) if kl else ratio
-
-        # Centred, so that the sums have no large parts to cancel; a few rows at a time.
-        mean = float(losses.mean())
-        centre = sum(float(exact[s] @ mirror(s)) for s in parts)
-        first, bregman, scale, moved = 0.0, 0.0, 0.0, 0.0
-        for s in parts:
-            step, slope = exact[s] - q[s], nu * (mirror(s) - centre)
-            scale = max(scale, float(abs(slope).max()))
-            moved += float(abs(step).sum())
-            first += float(step @ ((losses[s] - mean) - slope))
-            if nu > 0 and kl:
-                some = exact[s] > 0
-                ratio = xp.where(some, q[s] / xp.where(some, exact[s], 1.0), 1.0)
-                logs = xp.log(xp.where(ratio > 0, ratio, 1.0))
-                bregman += float(exact[s] @ (ratio * logs - (ratio - 1.0)))
-            elif nu > 0:
-                bregman += 0.5 * float(step @ (step / p[s]))
-        # Where losses and slopes vanish together, the slopes are what rounding leaves of two terms.
-        rounding = 4.0 * np.finfo(float).eps * moved * (scale + nu * (1.0 + abs(centre)))
-        scale += max(abs(float(losses.max())), abs(float(losses.min())))
-        return _nonnegative(first, scale, rounding) + nu * max(bregman, 0.0)
+        if math.isnan(found):
+            raise ArithmeticError(
+                "the exact weights are beaten by others of the set; if the set is your own, check "
+                "its worst_case, otherwise please report this."
+            )
+        return found
 
     # ------------------------------------------------------------ predicted weights
 
@@ -308,19 +270,20 @@ class Search:
                 return
             if self.gap <= _GOOD_ENOUGH * (self.primal - value):
                 return  # no certificate could be much better: value is attained
-            cost = 2.0 * curvature_cost(problem, int((q != 0).sum())) + 2.0
+            cost = 2.0 * curvature_cost(problem, problem.rows.count(q)) + 2.0
             step = newton_step(problem, ev, q, g, self.oracle) if cost <= self.credit else None
             if step is None:
                 return
             self._spend(cost)
             w, b, raw = step
+            length = 1.0
             for _ in range(12):
                 trial_w = problem.constraint.project(ev.w + w)
                 if not problem.constraint.has_bounds or (trial_w != ev.w + w).any():
-                    trial_raw = problem.raw_prediction(trial_w, ev.b + b)
+                    trial_raw = problem.rows.predict(trial_w, ev.b + b)
                     self.passes += 0.5
                 else:
-                    trial_raw = ev.raw + raw
+                    trial_raw = problem.rows.add(ev.raw, raw, length)
                 trial_value = np.inf
                 with suppress(NonFiniteLossError):  # a wild step is no more than a bad one
                     trial = problem.evaluate(trial_w, ev.b + b, trial_raw)
@@ -328,7 +291,7 @@ class Search:
                     trial_value = problem.primal(trial.w, trial.losses, weights)
                 if trial_value < value:
                     break
-                w, b, raw = 0.25 * w, 0.25 * b, 0.25 * raw
+                w, b, length = 0.25 * w, 0.25 * b, 0.25 * length
             else:
                 return
             ev, q, value = trial, weights, trial_value
@@ -336,13 +299,3 @@ class Search:
             self._try_tangent(q, at_start)
             self._try_curvature(q, at_start)
             g = self.gradient(ev, q)
-
-
-def _nonnegative(value: float, scale: float, rounding: float = 0.0) -> float:
-    """`value`, which mathematics says is not negative, without its rounding."""
-    if value < -1e-8 * (scale + 1e-300) - rounding:
-        raise ArithmeticError(
-            "the exact weights are beaten by others of the set; if the set is your own, check its "
-            "worst_case, otherwise please report this."
-        )
-    return max(value, 0.0)

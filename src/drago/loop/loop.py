@@ -40,7 +40,6 @@ from drago.metric import FLOOR, Metric, make_metric, subsample
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import Record, SolverResult, Status
 from drago.solvers.drago.blocks import SMALL
-from drago.terms.losses import UserLoss
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -117,7 +116,6 @@ class Loop:
         self._allowed = np.inf
         self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
         self._guard = guard()
-        self._witnesses: tuple[Any, Any] | None = None
 
     # ------------------------------------------------------------------------ for methods
 
@@ -212,7 +210,7 @@ class Loop:
         if inherited is not None and kind != "euclidean":
             self.metric = inherited
         else:
-            own = self.problem.engine.get("metric")
+            own = self.problem.rows.engine.get("metric")
             if own is None:
                 self.metric = make_metric(self.problem, kind, mean, floor)
             else:
@@ -378,18 +376,8 @@ class Loop:
         ev, problem = iterate.evaluation, self.problem
         if ev is None or not iterate.is_sum:
             return ev
-        if self._witnesses is None:
-            index = subsample(problem, _WITNESSES)
-            rows = problem.X[index] if problem.is_sparse else problem.rows(index)
-            self._witnesses = index, rows
-        index, rows = self._witnesses
-        off = np.abs(rows @ ev.w + ev.b - problem.pick(ev.raw, index))
-        # What that makes of the losses, at most.
-        slope, loss = np.abs(problem.pick(ev.dlosses, index)), problem.loss
-        if math.isfinite(loss.curvature):
-            slope = np.minimum(slope + loss.curvature * off, loss.lipschitz)
-        scale = max(abs(problem.reference[0]), float(np.abs(problem.pick(ev.losses, index)).max()))
-        return ev if float((slope * off).max()) <= _AGREEMENT * scale else None
+        index, scale = subsample(problem, _WITNESSES), abs(problem.reference[0])
+        return ev if problem.rows.drift(problem.loss, ev, index, scale) <= _AGREEMENT else None
 
     def _record(self, iterate: Iterate) -> None:
         best, w, b = self.best.point
@@ -477,7 +465,7 @@ class Loop:
         except Diverged as error:
             why = str(error)
         except NonFiniteLossError as error:
-            if isinstance(self.problem.loss, UserLoss):
+            if self.problem.loss.is_users:
                 raise
             why = str(error)
         if self.status is Status.STALLED:
@@ -528,7 +516,7 @@ class Loop:
         if self._best is None:
             self._enter_reference()
         last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
-        if self.problem.engine:  # what was broken off may have written over its vectors
+        if self.problem.rows.engine:  # what was broken off may have written over its vectors
             last = last._replace(evaluation=None)
         stalled = self.status is Status.STALLED  # the last word: spare nothing
         if last.n_iter != self._judged_iter or (stalled and not self.best.is_certified(self.tol)):
@@ -536,7 +524,7 @@ class Loop:
             try:
                 self._judge(last, AMPLE if stalled else self._credit(last))
             except NonFiniteLossError:
-                if isinstance(self.problem.loss, UserLoss):
+                if self.problem.loss.is_users:
                     raise
             self.callback = callback
         if not stalled:

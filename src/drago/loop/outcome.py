@@ -28,7 +28,7 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
     return SolverResult(
         coef=coef,
         intercept=intercept,
-        dual_weights=problem.to_user(dual.dual_weights),
+        dual_weights=problem.rows.export(dual.dual_weights),
         primal=best.primal,
         dual=best.primal - gap,
         gap=gap,

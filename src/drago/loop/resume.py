@@ -12,7 +12,7 @@ import numpy as np
 
 from drago._validation import shown
 from drago._version import __version__
-from drago.certificate.bounds import gradient, tangent_bound
+from drago.certificate.bounds import tangent_bound
 from drago.certificate.certificate import Certificate, lower_bound, relative, uncertified
 from drago.certificate.certify import judge_with
 from drago.files.checkpoint import CheckpointError, State, fingerprint, load, place, save
@@ -243,7 +243,7 @@ def _found(problem: DROProblem, ev: Evaluation, q: Any, claim: dict[str, Any]) -
         found = uncertified(problem, problem.primal(ev.w, ev.losses, exact))
         if radius is None:
             return found
-        gap = tangent_bound(problem, ev, exact, gradient(problem, ev, exact), radius)
+        gap = tangent_bound(problem, ev, exact, problem.gradient(ev, exact), radius)
         return _certificate(found, gap, exact, _over_a_ball(radius), restricted_to=radius)
     # A set that cannot tell its own weights gets those that it gives itself.
     trusted = None if own.is_users and not own.can_check else q

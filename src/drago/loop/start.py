@@ -31,7 +31,7 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     if loop._start is not None or not getattr(method, "progressive", False):
         return
     n, unknowns = problem.n_samples, problem.n_features * problem.n_outputs
-    size = max(problem.least_part, _ROWS * unknowns, n // _SHARE)
+    size = max(problem.rows.least_part, _ROWS * unknowns, n // _SHARE)
     if n < _WORTH * size:
         return
     part = problem.take(subsample(problem, size))

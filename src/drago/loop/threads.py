@@ -17,7 +17,7 @@ _TINY = 1 << 12
 
 def blas_threads(problem: DROProblem, method: Method) -> Any:
     """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
-    if problem.engine:  # the matrices on this side are small, but for those of several outputs
+    if problem.rows.engine:  # the matrices on this side are small, but for those of several outputs
         return at_most(1) if problem.n_outputs == 1 else nullcontext()
     entries = problem.n_samples * problem.n_features * problem.n_outputs
     if max(entries, problem.n_features**2) <= _TINY:

@@ -9,8 +9,8 @@ import numpy as np
 from drago.certificate.certify import judge
 from drago.loop.protocol import Method
 from drago.metric import FEW, make_metric
-from drago.passes import LARGE
 from drago.problem import DROProblem
+from drago.rows.memory import LARGE
 from drago.solvers.drago.blocks import SMALL, Blocks, has_kernels
 from drago.solvers.drago.unsettled import LEAST_ROWS, Unsettled
 from drago.terms.divergences import LONG
@@ -20,7 +20,7 @@ _COMPILED: set[tuple[Any, ...]] = set()
 
 def compile_for(problem: DROProblem, method: Method) -> None:
     """Compile what a solve needs by solving a stand-in."""
-    if problem.engine:
+    if not problem.rows.has("compiled"):
         return
     picks_rows = not problem.is_sparse and problem.n_outputs == 1 and problem.n_entries >= LARGE
     in_blocks = method.name == "drago" and problem.n_entries > SMALL and has_kernels(problem)

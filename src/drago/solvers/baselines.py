@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_integer, check_number, check_option
-from drago.certificate.bounds import gradient
 from drago.loop.loop import Iterate, Loop
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.terms.constraints import Everything
-from drago.terms.uncertainty import CVaR, Grouped, Simplex
+from drago.terms.uncertainty import CVaR, Simplex
 from drago.terms.uncertainty.balls import BallOracle
 from drago.terms.uncertainty.capped import CappedOracle
 from drago.terms.uncertainty.spectral import SpectralOracle, SpectralSet
@@ -47,7 +45,7 @@ def _check_step(step_size: float | str) -> None:
 def _check_common(name: str, problem: DROProblem) -> None:
     if not problem.loss.has_kernels or problem.uncertainty.is_users:
         raise ValueError(f"solver {name!r} takes built-in losses and sets only.")
-    if not isinstance(problem.constraint, Everything):
+    if not problem.constraint.is_everything:
         raise ValueError(
             f"solver {name!r} takes no constraint, but the problem has {problem.constraint!r}."
         )
@@ -89,6 +87,7 @@ class SGD:
     step_size: float | str = "auto"
     batch_size: int = 64
     name = "sgd"
+    needs = ("single rows",)
 
     def __post_init__(self) -> None:
         _check_step(self.step_size)
@@ -97,7 +96,7 @@ class SGD:
     def check(self, problem: DROProblem) -> None:
         _check_common(self.name, problem)
         _check_uniform(self.name, problem)
-        if isinstance(problem.uncertainty, Grouped):
+        if problem.uncertainty.needs_groups:
             raise ValueError(f"solver {self.name!r} takes no Grouped set: a batch misses groups.")
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
@@ -124,6 +123,7 @@ class LSVRG:
 
     step_size: float | str = "auto"
     name = "lsvrg"
+    needs = ("single rows",)
 
     def __post_init__(self) -> None:
         _check_step(self.step_size)
@@ -154,6 +154,7 @@ class Prospect:
 
     step_size: float | str = "auto"
     name = "prospect"
+    needs = ("single rows",)
 
     def __post_init__(self) -> None:
         _check_step(self.step_size)
@@ -334,7 +335,7 @@ class _LSVRGRun(_Run):
         problem = self.problem
         ev = problem.evaluate(*self.point())
         q = self.oracle.weights(ev.losses, problem.nu)
-        found = gradient(problem, ev, q)
+        found = problem.gradient(ev, q)
         g, g_b = self.flat(found.w), found.b
         merit = self.merit(g, g_b)
         self.visits += self.n
@@ -364,7 +365,7 @@ class _ProspectRun(_Run):
         ev = problem.evaluate(*self.point())
         self.table, self.q = ev.losses.copy(), self.oracle.weights(ev.losses, problem.nu)
         self.products = self.q[:, None] * ev.dlosses
-        self.g, self.g_b = self.flat(problem.weighted_rows(self.products)), self.products.sum(0)
+        self.g, self.g_b = self.flat(problem.rows.weighted_sum(self.products)), self.products.sum(0)
         self.memory = np.nan
         self.visits += self.n
         self.n_calls += self.n

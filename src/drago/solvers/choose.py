@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from drago.certificate.bounds import curvature_cost, order
+from drago.certificate.cost import curvature_cost, order
 from drago.loop.protocol import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
@@ -12,8 +12,6 @@ from drago.solvers.drago.blocks import SMALL
 from drago.solvers.drago.method import Drago
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
-from drago.terms.losses import Huber, Logistic, Squared, UserLoss
-from drago.terms.uncertainty import CVaR
 
 # The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where they are
 # compiled and the unknowns few: on small data, and at kinks if the Hessian of the tail costs no
@@ -63,15 +61,15 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         if affordable and problem.n_entries <= SMALL and order(problem) <= _FEW_UNKNOWNS:
             return Newton(), (Drago(),), f"auto took newton, {where}"
         return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
-    if problem.engine:
-        where = "on a device" if problem.is_linear else "for a model that is not linear"
+    if not problem.rows.has("compiled"):
+        where = "on a device" if problem.rows.is_linear else "for a model that is not linear"
         return IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "
     unknowns = order(problem)
     if _is_for_newton(problem):
         why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
         return Newton(), (IN_METRIC,), why
     # Another try would call a user's loss where it may not like it.
-    users = isinstance(problem.loss, UserLoss)
+    users = problem.loss.is_users
     if _is_well_conditioned(problem):
         why = "auto took lbfgs, for well-conditioned features; "
         return LBFGS(), () if users else (IN_METRIC,), why
@@ -87,9 +85,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
 
 def _rows_in_tail(problem: DROProblem) -> float:
     """How many rows share the weight at least; infinite for a set without a tail."""
-    if not isinstance(problem.uncertainty, CVaR):
-        return math.inf
-    return problem.n_samples * float(problem.uncertainty.tail_fraction)
+    share = problem.uncertainty.tail_share
+    return math.inf if share is None else problem.n_samples * share
 
 
 def _is_for_newton(problem: DROProblem) -> bool:
@@ -106,7 +103,7 @@ def _is_for_newton(problem: DROProblem) -> bool:
     if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns:
         return True
     ball = problem.uncertainty.own_divergence is not None
-    if ball and isinstance(problem.loss, Logistic) and problem.n_entries <= _TINY:
+    if ball and problem.loss.is_classification and problem.n_entries <= _TINY:
         return True
     if not math.isfinite(rows):
         return False
@@ -116,7 +113,7 @@ def _is_for_newton(problem: DROProblem) -> bool:
     if problem.n_entries <= (SMALL if problem.nu > 0 else 2 * SMALL):
         return True
     # Logistic losses take many steps while the coefficients grow.
-    kinks = problem.nu == 0 and isinstance(problem.loss, (Squared, Huber))
+    kinks = problem.nu == 0 and problem.loss.is_of_residuals
     return kinks and curvature_cost(problem, rows) <= _CHEAP_TAIL
 
 
@@ -124,7 +121,7 @@ def _is_well_conditioned(problem: DROProblem) -> bool:
     """Whether the features are, where that decides."""
     if problem.n_outputs > 1 or problem.n_features > _FEW_FEATURES:
         return False
-    constant = isinstance(problem.loss, (Squared, Huber)) and problem.n_samples >= _MANY_ROWS
+    constant = problem.loss.is_of_residuals and problem.n_samples >= _MANY_ROWS
     corners = problem.nu == 0 and problem.uncertainty.own_divergence is None
     if not (constant or corners):
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from drago.problem import DROProblem
-from drago.terms.constraints import Everything
 from drago.terms.uncertainty.capped import CVaR, Simplex
 
 
@@ -14,8 +13,9 @@ def is_capped_chi2(problem: DROProblem) -> bool:
     return bool(
         (is_tail or type(uncertainty) is Simplex)
         and problem.divergence.name == "chi2"
-        and not (problem.engine or problem.is_sparse)
+        and problem.rows.has("compiled")
+        and not problem.is_sparse
         and problem.n_outputs == 1
         and problem.loss.has_kernels
-        and isinstance(problem.constraint, Everything)
+        and problem.constraint.is_everything
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from drago.certificate.bounds import gradient
 from drago.loop.loop import Iterate, Loop
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
+from drago.rows.base import RowVector
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ class _Point:
     """A point, its exact weights, the objective there and its gradient."""
 
     evaluation: Evaluation
-    q: Vector
+    q: RowVector
     value: float
     grad: Matrix
     grad_b: Vector
@@ -76,7 +76,7 @@ class _Descent:
         ev = problem.evaluate(w, b)
         self.n_calls += 1
         q = self.oracle.weights(ev.losses, problem.nu)
-        g = gradient(problem, ev, q)
+        g = problem.gradient(ev, q)
         value = problem.primal(w, ev.losses, q)
         grad_b = g.b if problem.fit_intercept else np.zeros_like(g.b)
         return _Point(ev, q, value, g.w + problem.mu * w, grad_b)
@@ -190,12 +190,12 @@ class _Field:
     """A point ``(w, q)`` and the coupling's gradients there."""
 
     w: Matrix
-    q: Vector
+    q: RowVector
     evaluation: Evaluation
     grad: Matrix
 
     @property
-    def losses(self) -> Vector:
+    def losses(self) -> RowVector:
         return self.evaluation.losses
 
 
@@ -206,33 +206,35 @@ class _Optimistic:
         self.n_iter, self.n_calls = 0, 0
         self.lipschitz = 0.0
 
-    def _field(self, w: Matrix, q: Vector | None) -> _Field:
+    def _field(self, w: Matrix, q: RowVector | None) -> _Field:
         """The coupling's gradients at a point; at its exact weights where none are given."""
         problem = self.problem
         ev = problem.evaluate(w, np.zeros(problem.n_outputs))
         self.n_calls += 1
         if q is None:
             q = self.exact.weights(ev.losses, problem.nu)
-        return _Field(w, q, ev, gradient(problem, ev, q).w)
+        return _Field(w, q, ev, problem.gradient(ev, q).w)
 
     def _step(
-        self, w: Matrix, q: Vector, at: _Field, w_md: Matrix, q_md: Vector, eta: float
-    ) -> tuple[Matrix, Vector]:
+        self, w: Matrix, q: RowVector, at: _Field, w_md: Matrix, q_md: RowVector, eta: float
+    ) -> tuple[Matrix, RowVector]:
         """``Proj[z - eta (H(at) + grad F(z_md))]``."""
         problem = self.problem
         w = problem.constraint.project(w - eta * (at.grad / problem.mu + w_md))
         # chi2 ascent from q: <l - nu (q_md/p - 1), q'> - (nu/eta) 1/2 sum (q' - q)^2/p.
-        u = at.losses + problem.nu * (q / eta - q_md) / problem.p
+        rows = problem.rows
+        moved = rows.relative(rows.add(rows.scaled(q, 1.0 / eta), q_md, -1.0))
+        u = rows.add(at.losses, moved, problem.nu)
         return w, self.oracle.weights(u, problem.nu / eta)
 
     def _measured(self, a: _Field, b: _Field) -> float:
         """The Lipschitz quotient of the coupling's field between two points."""
         problem = self.problem
-        mu, nu, p = problem.mu, problem.nu, problem.p
-        dw, dq = a.w - b.w, a.q - b.q
-        moved = mu * float(np.vdot(dw, dw)) + nu * float(np.dot(dq / p, dq))
-        dg, dl = a.grad - b.grad, a.losses - b.losses
-        changed = float(np.vdot(dg, dg)) / mu + float(np.dot(p * dl, dl)) / nu
+        mu, nu, rows = problem.mu, problem.nu, problem.rows
+        dw, dg = a.w - b.w, a.grad - b.grad
+        dq, dl = rows.add(a.q, b.q, -1.0), rows.add(a.losses, b.losses, -1.0)
+        moved = mu * float(np.vdot(dw, dw)) + nu * rows.dot(rows.relative(dq), dq)
+        changed = float(np.vdot(dg, dg)) / mu + rows.second_moment(dl) / nu
         return float(np.sqrt(changed / moved)) if moved > 0 else 0.0
 
     def run(self) -> str:
@@ -247,13 +249,13 @@ class _Optimistic:
 
     def _epoch(self, start: _Field) -> _Field:
         """From one restart to the next; again where the Lipschitz constant proved too small."""
-        half = start
+        half, mix = start, self.problem.rows.mix
         w_ag, q_ag = w, q = start.w, start.q
         k = 0
         while k == 0 or k < _EPOCH * _OPTIMISM * self.lipschitz + 4.0:
             a = 2.0 / (k + 2.0)
             eta = (k + 2.0) / (2.0 + _OPTIMISM * self.lipschitz * (k + 2.0))
-            w_md, q_md = (1.0 - a) * w_ag + a * w, (1.0 - a) * q_ag + a * q
+            w_md, q_md = (1.0 - a) * w_ag + a * w, mix(q_ag, q, a)
             before = half
             half = self._field(*self._step(w, q, before, w_md, q_md, eta))
             self.n_iter += 1
@@ -264,7 +266,7 @@ class _Optimistic:
                 half, k = start, 0
                 w_ag, q_ag = w, q = start.w, start.q
                 continue
-            w_ag, q_ag = (1.0 - a) * w_ag + a * half.w, (1.0 - a) * q_ag + a * half.q
+            w_ag, q_ag = (1.0 - a) * w_ag + a * half.w, mix(q_ag, half.q, a)
             w, q = self._step(w, q, half, w_md, q_md, eta)
             self._observe(half)
             k += 1

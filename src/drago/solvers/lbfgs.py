@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
-from drago.certificate.bounds import gradient
 from drago.certificate.hessian import hessian_metric
 from drago.loop.loop import Iterate, Loop
 from drago.metric import Metric, is_box, make_metric
@@ -74,7 +73,7 @@ class LBFGS:
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         in_metric = self.metric != "euclidean" and not is_box(problem)
-        run = (_LinearRun if in_metric and problem.is_linear else _Run)(problem, loop, self)
+        run = (_LinearRun if in_metric and problem.rows.is_linear else _Run)(problem, loop, self)
         if problem.nu > 0 or problem.kappa_q <= 1:
             return run.minimise(problem.nu, 0.0)
         if problem.uncertainty.own_divergence is not None:
@@ -118,7 +117,7 @@ class _Run:
         if loop.start_centre is not None and settings.metric != "euclidean":
             self.mean = loop.start_centre
         elif problem.fit_intercept:
-            self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+            self.mean = problem.rows.centre()
             self.passes = 0.5
         self.metric: Metric | None = None
         self.scale: Matrix | float = 1.0
@@ -128,7 +127,7 @@ class _Run:
             self.metric = loop.make_metric(settings.metric, centre, _FLOOR)
             self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
             self.along = 1.0 / np.sqrt(self.metric.intercept)
-        elif problem.fit_intercept and not problem.engine:
+        elif problem.fit_intercept and problem.rows.has("compiled"):
             self.scale = 1.0 / _unit(problem, self.mean)
         w, b = loop.start
         shifted = b + self.mean @ w
@@ -205,7 +204,7 @@ class _Run:
                 break
             # Old pairs and bounds that became active since can jam the method far from the
             # optimum; a start with fresh memory tells.
-        if accuracy == 0.0 and problem.is_linear and not (bounded or problem.engine):
+        if accuracy == 0.0 and problem.rows.has("compiled") and not bounded:
             # The objective is level up to rounding; with a tiny mu the gradient has to fall on.
             self._descend(nu, accuracy)
         return str(out.message)
@@ -272,7 +271,7 @@ class _Run:
     def _slope(self, ev: Evaluation, q: Vector) -> Vector:
         """The gradient of ``P`` in the unknowns; half a pass."""
         problem = self.problem
-        g = gradient(problem, ev, q)
+        g = problem.gradient(ev, q)
         slope = g.w + problem.mu * ev.w
         if problem.fit_intercept:
             slope -= np.outer(self.mean, g.b)

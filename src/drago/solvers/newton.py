@@ -20,13 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from drago.certificate.bounds import curvature_cost, gradient, has_curvature_bound
+from drago.certificate.cost import curvature_cost, has_curvature_bound
 from drago.certificate.hessian import newton_step
 from drago.loop.loop import Iterate, Loop
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.compiled import is_capped_chi2
-from drago.terms.constraints import L2Ball
-from drago.terms.losses import UserLoss
 from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
@@ -68,6 +66,7 @@ class Newton:
     """Settings of the Newton method; it has none."""
 
     name = "newton"
+    needs = ("responses",)
 
     @staticmethod
     def is_affordable(problem: DROProblem) -> bool:
@@ -84,10 +83,13 @@ class Newton:
         return _CompiledStage.is_for(problem)
 
     def check(self, problem: DROProblem) -> None:
-        if problem.engine:
-            raise ValueError("solver 'newton' works on arrays, but the problem is on tensors.")
-        own = problem.uncertainty.is_users or isinstance(problem.loss, UserLoss)
-        known = problem.constraint.has_bounds or isinstance(problem.constraint, L2Ball)
+        if not problem.rows.has("responses"):
+            raise ValueError(
+                "solver 'newton' needs to know how the weights respond to the losses, which the "
+                "rows here do not offer: take solver='auto', 'lbfgs' or 'drago'."
+            )
+        own = problem.uncertainty.is_users or problem.loss.is_users
+        known = problem.constraint.has_bounds or problem.constraint.radius is not None
         if own or not known:
             raise ValueError(
                 "solver 'newton' takes built-in losses and sets, and a Box, NonNegative, L2Ball or "
@@ -144,7 +146,7 @@ class _Run:
         self.q = self.exact.weights(self.ev.losses, problem.nu)
         # The weights that a stage stays near to, in mirror coordinates, at first p; and
         # D(q0) - <mirror, q0>, the part of the Bregman divergence that has no q in it.
-        self.mirror, self.base = np.zeros_like(self.q), 0.0
+        self.mirror, self.base = problem.rows.scaled(self.q, 0.0), 0.0
         self.refreshed = 0
         self.level = np.inf  # L(w, q) at the end of the last stage
         self.stage_of = _CompiledStage if _CompiledStage.is_for(problem) else _Stage
@@ -220,7 +222,7 @@ class _Stage:
     def __init__(self, run: _Run, c: float) -> None:
         self.run, self.c = run, c
         self.problem = run.problem._replace(nu=run.problem.nu + c)
-        self.shift, self.constant = c * run.mirror, c * run.base
+        self.shift, self.constant = run.problem.rows.scaled(run.mirror, c), c * run.base
         self.tau = np.nan  # the threshold of the weights, where the search remembers it here
 
     def advance(self, most: int) -> _Move:
@@ -244,13 +246,14 @@ class _Stage:
     def mirror(self) -> tuple[Vector, float]:
         """The mirror coordinates of the present weights, and what a later stage needs with them."""
         run = self.run
-        q, mirror = np.empty_like(run.q), np.empty_like(run.q)
-        run.oracle.solve_into(run.ev.losses + self.shift, self.problem.nu, q, mirror)
-        return mirror, self.problem.distance(q) - float(np.dot(mirror, q))
+        rows = self.problem.rows
+        shifted = rows.add(run.ev.losses, self.shift)
+        q, mirror = run.oracle.with_mirror(shifted, self.problem.nu)
+        return mirror, self.problem.distance(q) - rows.dot(mirror, q)
 
     def _at(self, ev: Evaluation) -> tuple[Vector, float]:
         """The weights and the objective at a point."""
-        shifted = ev.losses + self.shift
+        shifted = self.problem.rows.add(ev.losses, self.shift)
         q = self.run.oracle.weights(shifted, self.problem.nu)
         return q, self.problem.primal(ev.w, shifted, q) + self.constant
 
@@ -262,11 +265,11 @@ class _Stage:
         """
         problem, run = self.problem, self.run
         ev = run.ev
-        g = gradient(problem, ev, q)
-        shifted = ev._replace(losses=ev.losses + self.shift)
+        g = problem.gradient(ev, q)
+        shifted = ev._replace(losses=problem.rows.add(ev.losses, self.shift))
         for damping in _DAMPINGS:
             step = newton_step(problem, shifted, q, g, run.oracle, damping)
-            run.passes += 1.0 + curvature_cost(problem, int(np.count_nonzero(q)))
+            run.passes += 1.0 + curvature_cost(problem, problem.rows.count(q))
             if step is None:
                 return None
             slope = float(np.vdot(g.w + problem.mu * ev.w, step[0]) + np.dot(g.b, step[1]))
@@ -294,7 +297,7 @@ class _Stage:
             if inside is not w and (inside != w).any():
                 self.run.passes += 0.5
                 return problem.evaluate(inside, b)
-            return problem.evaluate(w, b, ev.raw + step * draw)
+            return problem.evaluate(w, b, problem.rows.add(ev.raw, draw, step))
         except NonFiniteLossError:
             return None
 
@@ -306,7 +309,7 @@ class _CompiledStage(_Stage):
     def is_for(problem: DROProblem) -> bool:
         if not is_capped_chi2(problem):
             return False
-        return bool(problem.X.flags.c_contiguous and problem.X.dtype == np.float64)
+        return problem.rows.is_plain and bool(problem.X.flags.c_contiguous)  # type: ignore[attr-defined]
 
     def advance(self, most: int) -> _Move:
         """A few steps: so many that an interruption is not kept waiting for long."""

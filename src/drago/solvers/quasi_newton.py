@@ -55,7 +55,7 @@ class Line:
     ) -> None:
         self.problem, self.oracle, self.start = problem, oracle, start
         self.dw, self.db = dw, db
-        self.draw = problem.raw_prediction(dw, db)
+        self.draw = problem.rows.predict(dw, db)
         self.n_trials = 0
         self.error: NonFiniteLossError | None = None  # the last trial that had no value
         self.origin = Along(0.0, value, slope, start, None)
@@ -65,15 +65,14 @@ class Line:
         self.n_trials += 1
         problem, start = self.problem, self.start
         try:
-            ev = problem.evaluate(
-                start.w + t * self.dw, start.b + t * self.db, start.raw + t * self.draw
-            )
+            raw = problem.rows.add(start.raw, self.draw, t)
+            ev = problem.evaluate(start.w + t * self.dw, start.b + t * self.db, raw)
         except NonFiniteLossError as error:
             self.error = error
             return Along(t, np.inf, np.inf, None, None)
         q = self.oracle.weights(ev.losses, problem.nu)
         value = problem.primal(ev.w, ev.losses, q)
-        weighted = problem.slope_along(q, ev.dlosses, self.draw)
+        weighted = problem.rows.slope_along(q, ev.dlosses, self.draw)
         slope = weighted + problem.mu * float(np.vdot(ev.w, self.dw))
         return Along(t, value, slope, ev, q)
 

@@ -23,14 +23,18 @@ from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 from drago.solvers.trivial import TrivialModel
 
+# What a method may need of the rows, in words (`drago.rows.base.RowStore.capabilities`).
+_MEANINGS = {
+    "single rows": "to visit single rows",
+    "whole vectors": "whole vectors of the rows",
+    "compiled": "arrays that compiled code runs on",
+    "responses": "to know how the weights respond to the losses",
+}
+
 _BY_NAME: dict[str, Any] = {
     settings.name: settings
     for settings in (Drago, LBFGS, Newton, SGD, LSVRG, Prospect, GradientDescent, AGOG)
 }
-
-
-# What runs on tensors.
-_ON_DEVICES = (Drago.name, LBFGS.name)
 
 
 def as_method(solver: Any) -> Method:
@@ -125,11 +129,12 @@ def solve(
         method, others, why = choose(problem)
         if others and problem.nu == 0:
             others = (*others, TrivialModel((IN_METRIC, Newton(), LBFGS())))
-    if problem.engine and method.name not in _ON_DEVICES:
-        raise ValueError(
-            f"on a device there are the solvers {' and '.join(map(repr, _ON_DEVICES))}, but "
-            f"{method.name!r} was given: choose one of these, or solve a problem on arrays."
-        )
+    for needed in getattr(method, "needs", ()):
+        if not problem.rows.has(needed):
+            raise ValueError(
+                f"solver {method.name!r} needs {_MEANINGS[needed]}, which the rows here do not "
+                "offer: take solver='auto', 'lbfgs' or 'drago', or give X as an array."
+            )
     method.check(problem)
     if n_threads is not None:
         n_threads = check_integer("n_threads", n_threads, low=1)
@@ -139,7 +144,7 @@ def solve(
         callback = narrated(callback)
     checkpoints = None
     if checkpoint is not None:
-        if problem.engine:
+        if not problem.rows.has("compiled"):
             raise ValueError("a solve on a device cannot be resumed yet: give no checkpoint.")
         if not hasattr(method, "resume"):
             raise ValueError(
@@ -169,8 +174,8 @@ def as_start(warm_start: Any, problem: DROProblem) -> Start:
     q = None
     if isinstance(warm_start, SolverResult):
         coef, intercept = warm_start.coef, warm_start.intercept
-        if tuple(warm_start.dual_weights.shape) == tuple(problem.p.shape):
-            given = problem.from_user("dual_weights", warm_start.dual_weights)
+        if tuple(warm_start.dual_weights.shape) == (problem.n_samples,):
+            given = problem.rows.enter("dual_weights", warm_start.dual_weights)
             q = given if _are_weights(given, problem) else None
     elif isinstance(warm_start, tuple) and len(warm_start) == 2:
         coef, intercept = warm_start
@@ -184,15 +189,11 @@ def _are_weights(q: Any, problem: DROProblem) -> bool:
     """Whether weights of another problem may start this one."""
     if problem.uncertainty.is_users:
         return False
-    if problem.divergence.name == "kl" and not q.min() > 0:
+    if problem.divergence.name == "kl" and not problem.rows.extremes(q)[0] > 0:
         return False  # a weight of 0 could never grow again
     return bool(problem.violation(q) <= 1e-9)
 
 
 def _on_device(problem: DROProblem, device: Any) -> DROProblem:
     """The problem with its rows on a device, where one is given."""
-    if device is None:
-        return problem
-    from drago.torch_engine.problem import TensorProblem
-
-    return TensorProblem.of(problem, device)
+    return problem if device is None else problem.moved(device)

@@ -20,6 +20,10 @@ class Constraint:
 
     has_bounds = False
     """Whether W is known to be a box, all of space included: `bounds` are not None."""
+    is_everything = False
+    """Whether there is no constraint."""
+    radius: float | None = None
+    """Of a ball around 0; None where W is none."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -66,7 +70,7 @@ class Constraint:
 class Everything(Constraint):
     """All of space: no constraint."""
 
-    has_bounds = True
+    has_bounds = is_everything = True
 
     def contains(self, w: Array) -> bool:
         return True
@@ -154,6 +158,8 @@ class L2Ball(Constraint):
     ----------
     radius : float > 0
     """
+
+    radius: float
 
     def __init__(self, radius: float) -> None:
         self.radius = check_number("radius", radius, low=0, open_low=True)

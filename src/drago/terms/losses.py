@@ -62,10 +62,30 @@ class Loss:
     """Upper bound on the norm of the derivative; infinite where there is none."""
     concordance: float = np.inf
     """M with ``|third derivative| <= M second derivative``; infinite where none is known."""
+    quadratic_within: float = 0.0
+    """How far from y the loss is ``(z - y)^2 / 2``: infinitely for the squared loss."""
+    is_classification: bool = False
+    """Whether y holds classes 0, 1, ..., of which there have to be two."""
+    is_of_residuals: bool = False
+    """Whether it is a function of ``z - y`` with its minimum at 0."""
+    is_users: bool = False
+    """Whether it is a user's own function."""
+    has_class_hessian: bool = False
+    """Whether its Hessian is ``diag(pi) - pi pi'`` with its `probabilities` pi."""
 
     def __init_subclass__(cls) -> None:
         if not (hasattr(cls, "name") or cls.__name__.startswith("_")):
             cls.name = cls.__name__.lower()
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether it is the squared loss, whose curvature is 1 everywhere."""
+        return self.quadratic_within == np.inf
+
+    @property
+    def is_bent(self) -> bool:
+        """Whether it is quadratic near y, and linear beyond."""
+        return 0.0 < self.quadratic_within < np.inf
 
     @property
     def has_kernels(self) -> bool:
@@ -96,6 +116,9 @@ class Loss:
         """The same, written to arrays."""
         losses[:], dlosses[:] = self.evaluate(y, raw)
 
+    has_conjugate: bool = False
+    """Whether `balance_sums` and `balance_with` are known."""
+
     def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector] | None:
         """Slopes ``alpha`` near the derivatives with ``sum_i q_i alpha_i = 0`` exactly.
 
@@ -103,7 +126,25 @@ class Loss:
         None where the loss knows no conjugate. The certificate of a fit with an unpenalised
         intercept rests on these.
         """
-        return None
+        if not self.has_conjugate:
+            return None
+        masses = None
+        if self.has_class_hessian:
+            masses = np.bincount(y, weights=q, minlength=raw.shape[1])
+        return self.balance_with(y, raw, q, self.balance_sums(y, raw, q, masses), masses)
+
+    def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
+        """What `balance_with` needs to know of all rows: sums over them.
+
+        `masses` are the weights ``q`` of the classes, for a loss of several outputs.
+        """
+        raise NotImplementedError  # pragma: no cover
+
+    def balance_with(
+        self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
+    ) -> tuple[Matrix, Vector]:
+        """`balance` for some of the rows, from the sums over all of them."""
+        raise NotImplementedError  # pragma: no cover
 
 
 class _Compiled(Loss):
@@ -160,6 +201,8 @@ class _SingleOutput(_Compiled):
 
 
 class _Regression(_SingleOutput):
+    is_of_residuals = True
+
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)
         if sum_of_squares(y) < LEAST_SQUARE * n:
@@ -167,10 +210,15 @@ class _Regression(_SingleOutput):
         return y
 
 
-def _shrink_heavier(slopes: Vector, q: Vector) -> tuple[Vector, Vector]:
+def _signed_sums(slopes: Vector, q: Vector) -> Vector:
+    """The weighted sums of the positive and of the negative slopes."""
+    up = np.dot(q, np.maximum(slopes, 0.0))
+    return np.array([up, np.dot(q, np.maximum(-slopes, 0.0))])
+
+
+def _shrink_heavier(slopes: Vector, sums: Vector) -> tuple[Vector, Vector]:
     """Scale the slopes of the sign with more q-mass until the weighted sum is 0."""
-    up = float(np.dot(q, np.maximum(slopes, 0.0)))
-    down = float(np.dot(q, np.maximum(-slopes, 0.0)))
+    up, down = float(sums[0]), float(sums[1])
     scale = np.ones_like(slopes)
     if up > down:
         scale[slopes > 0] = down / up
@@ -183,12 +231,19 @@ class Squared(_Regression):
     """``1/2 (z - y)^2``."""
 
     name, code, curvature, concordance = "squared", 0, 1.0, 0.0
+    quadratic_within = np.inf
 
-    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+    has_conjugate = True
+
+    def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
         self._require_rows(y, raw, q)
-        residual = raw[:, 0] - y
-        mean = np.dot(q, residual) / q.sum()
-        return (residual - mean)[:, None], np.full(y.shape[0], 0.5 * mean * mean)
+        return np.array([np.dot(q, raw[:, 0] - y), q.sum()])
+
+    def balance_with(
+        self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
+    ) -> tuple[Matrix, Vector]:
+        mean = sums[0] / sums[1]
+        return (raw[:, 0] - y - mean)[:, None], np.full(y.shape[0], 0.5 * mean * mean)
 
 
 class Huber(_Regression):
@@ -210,14 +265,25 @@ class Huber(_Regression):
         return f"Huber(delta={self.delta:g})"
 
     @property
+    def quadratic_within(self) -> float:  # type: ignore[override]
+        return self.delta
+
+    @property
     def parameter(self) -> float:
         return self.delta
 
-    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+    has_conjugate = True
+
+    def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
         self._require_rows(y, raw, q)
+        return _signed_sums(np.clip(raw[:, 0] - y, -self.delta, self.delta), q)
+
+    def balance_with(
+        self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
+    ) -> tuple[Matrix, Vector]:
         r = raw[:, 0] - y
         slopes = np.clip(r, -self.delta, self.delta)
-        alpha, _ = _shrink_heavier(slopes, q)
+        alpha, _ = _shrink_heavier(slopes, sums)
         size, a = np.abs(r), np.abs(alpha)
         beyond = (self.delta - a) * (size - 0.5 * (self.delta + a))
         young = np.where(size > self.delta, beyond, 0.5 * (alpha - slopes) ** 2)
@@ -229,6 +295,7 @@ class Logistic(_SingleOutput):
 
     name, code = "logistic", 2
     curvature, lipschitz, concordance = 0.25, 1.0, 1.0
+    is_classification = True
 
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)
@@ -240,10 +307,17 @@ class Logistic(_SingleOutput):
             )
         return y
 
-    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
+    has_conjugate = True
+
+    def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
         self._require_rows(y, raw, q)
+        return _signed_sums(self.evaluate(y, raw)[1][:, 0], q)
+
+    def balance_with(
+        self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
+    ) -> tuple[Matrix, Vector]:
         losses, dlosses = self.evaluate(y, raw)
-        alpha, scale = _shrink_heavier(dlosses[:, 0], q)
+        alpha, scale = _shrink_heavier(dlosses[:, 0], sums)
         a = np.abs(alpha)
         # KL divergence between the Bernoulli laws of a and of |derivative| = a / scale, whose
         # complement is exp(-loss).
@@ -257,6 +331,7 @@ class Multinomial(_Compiled):
     """``log sum_c exp(z_c) - z_y``."""
 
     name, code, curvature, lipschitz = "multinomial", 3, 0.5, float(np.sqrt(2.0))
+    is_classification = has_class_hessian = True
 
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)
@@ -285,15 +360,26 @@ class Multinomial(_Compiled):
         e = np.exp(raw - raw.max(axis=1, keepdims=True))
         return e / e.sum(axis=1, keepdims=True)
 
-    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector]:
-        self._require_rows(y, raw, q)
-        mass = np.bincount(y, weights=q, minlength=raw.shape[1])
-        there = mass > 0
+    has_conjugate = True
+
+    @staticmethod
+    def _restricted(raw: Matrix, there: Array) -> Matrix:
+        """The probabilities of the classes that have weight, among these."""
         inside = raw[:, there]
         top = inside.max(axis=1, keepdims=True)
-        log_restricted = inside - (top + np.log(np.exp(inside - top).sum(axis=1, keepdims=True)))
-        restricted = np.exp(log_restricted)
-        mean = q @ restricted
+        return np.exp(inside - (top + np.log(np.exp(inside - top).sum(axis=1, keepdims=True))))
+
+    def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
+        self._require_rows(y, raw, q)
+        assert masses is not None
+        return q @ self._restricted(raw, masses > 0)
+
+    def balance_with(
+        self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
+    ) -> tuple[Matrix, Vector]:
+        assert masses is not None
+        mass, mean, there = masses, sums, masses > 0
+        restricted = self._restricted(raw, there)
         with np.errstate(divide="ignore"):
             keep = min(1.0, float((mass[there] / mean).min()))
         if keep < 1.0:
@@ -312,6 +398,8 @@ class Multinomial(_Compiled):
 
 class UserLoss(Loss):
     """Adapter of a user's own function ``loss(y, raw) -> (losses, derivatives)``."""
+
+    is_users = True
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = function

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from drago.passes import Evaluation
+from drago.rows.base import Evaluation
 from drago.solvers.drago.blocks import NOTICEABLE
 from drago.torch_engine._curvature import curvature_metric
 from drago.torch_engine.iterations import TensorIterations, TensorSupportIterations
@@ -98,7 +98,7 @@ class AutogradBlocks:
     def gradient(self, w: Tensor, b: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """``sum_i q_i grad l_i`` over the rows of noticeable weight."""
         noticeable = torch.where(q > NOTICEABLE / self.problem.n_samples, q, 0.0)
-        found = self.problem.weighted_gradient(self._point(w), noticeable)
+        found = self.problem.rows.weighted_gradient(self._point(w), noticeable)
         return found.to(w.dtype)[:, None], torch.zeros_like(b)
 
     def _point(self, w: Tensor) -> Tensor:

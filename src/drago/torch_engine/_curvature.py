@@ -10,6 +10,7 @@ from torch import Tensor
 
 from drago._validation import check_option
 from drago.metric import FLOOR, Metric, subsample
+from drago.rows.tensors import to_host
 
 if TYPE_CHECKING:
     from drago.torch_engine.autograd import AutogradProblem
@@ -89,9 +90,9 @@ class _Hessian:
     def __init__(self, problem: AutogradProblem, size: int) -> None:
         self.problem, flat = problem, problem.flat
         size = min(max(size, min(_ROWS, flat.n // _SHARE)), flat.chunk_size, flat.n)
-        index = torch.from_numpy(subsample(problem, size)).to(problem.device)
+        index = torch.from_numpy(subsample(problem, size)).to(problem.rows.device)
         p = problem.p[index]
-        w = problem.on_device(problem.origin[0][:, 0]).to(problem.dtype)
+        w = problem.rows.on_device(problem.origin[0][:, 0]).to(problem.dtype)
         self.point, losses = flat.with_graph(w, flat.rows(index))
         total = losses @ (p / p.sum()).to(losses.dtype)
         self.slope = torch.autograd.grad(total, self.point, create_graph=True)[0]
@@ -107,7 +108,7 @@ class _Hessian:
     def matrix(self) -> Any:
         """All of it."""
         rows = [self._times(row) for row in torch.eye(self.point.numel()).to(self.point)]
-        return self.problem.to_host(torch.stack(rows))
+        return to_host(torch.stack(rows))
 
     def greatest(self) -> float:
         """The greatest absolute value of an eigenvalue, or somewhat less."""

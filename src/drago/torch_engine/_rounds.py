@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from drago.passes import Evaluation
+from drago.rows.base import Evaluation
 
 if TYPE_CHECKING:
     from drago.torch_engine.iterations import TensorIterations
@@ -40,15 +40,15 @@ class Rounds:
         self.state: Any = weakref.proxy(state)
         self.graphs: dict[str, Any] = {}
         self._has_room = True
-        problem = state.problem
+        problem: Any = state.problem
         # For each iteration: three blocks, whether the first is known, four step sizes.
         self._plan = state.p.new_zeros((_LINES, 8))
-        self._place = torch.zeros(1, dtype=torch.int64, device=problem.device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=problem.rows.device)
         self._visit: list[torch.Tensor] = []
         self._summaries: dict[bool, torch.Tensor] = {}
         self._kind = (
             type(state), type(problem.loss), problem.uncertainty.kind, problem.divergence.name,
-            problem.X.dtype, problem.n_features, problem.device, problem.is_uniform,
+            problem.X.dtype, problem.n_features, problem.rows.device, problem.rows.is_uniform,
             state.blocks.count, state.blocks.group, state.mean is None, state._basis is None,
             problem.n_samples.bit_length(),
         )  # fmt: skip
@@ -99,7 +99,7 @@ class Rounds:
     def _visit_and_sum_up(self) -> None:
         state = self.state
         losses, slopes, raw = self._visit
-        state.problem.visit(state._w, state._b, losses, slopes, raw)
+        state.problem.rows.visit(state.problem.loss, state._w, state._b, losses, slopes, raw)
         state._fill(losses, slopes[:, None])
         state._is_fresh = True
         self._sum_up()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from drago._validation import check_groups, check_integer, check_number, check_option, shown
-from drago.passes import Evaluation
-from drago.problem import NonFiniteLossError
+from drago.problem import DROProblem
+from drago.rows.base import Evaluation, Gradient
+from drago.rows.tensors import to_host
 from drago.terms.losses import Loss
-from drago.torch_engine._autograd_iterations import ENGINE
-from drago.torch_engine._checks import nominal_weights, on_host
+from drago.torch_engine._checks import as_device, nominal_weights, on_host
 from drago.torch_engine._flat import FlatModel
+from drago.torch_engine._model_rows import ModelRows
 from drago.torch_engine.oracles import working_dtype
-from drago.torch_engine.problem import TensorProblem
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -27,8 +27,6 @@ Matrix = npt.NDArray[np.float64]
 
 # What rounding may add to a sum of losses, relative to their size.
 _ROUNDING = 1e-9
-# Share of the rows below which those that carry weight are picked out.
-_FEW = 0.5
 # Bytes that tables of gradients may take: on processors, and as a share of another device's memory.
 _MEMORY, _MEMORY_SHARE = 1 << 30, 0.25
 _DTYPES = (torch.float32, torch.float64)
@@ -45,7 +43,7 @@ class AutogradLoss(Loss):
         return f"AutogradLoss({self.name})"
 
 
-class AutogradProblem(TensorProblem):
+class AutogradProblem(DROProblem):
     """Penalised distributionally robust learning with any differentiable model.
 
     ``min over w  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
@@ -127,12 +125,8 @@ class AutogradProblem(TensorProblem):
     ('optimal', torch.Size([1, 2]))
     """
 
-    _KEPT = (
-        *TensorProblem._KEPT, "flat", "convex", "dtype", "tables", "memory_limit",
-    )  # fmt: skip
-    is_linear = False
-    kernels = None
-    y = None
+    _KEPT = (*DROProblem._KEPT, "convex", "dtype", "tables", "memory_limit")
+    rows: ModelRows
 
     def __init__(
         self,
@@ -168,32 +162,32 @@ class AutogradProblem(TensorProblem):
         self.tables = check_option("tables", tables, ("auto", "blocks", "ring", "full"))
         if memory_limit is not None:
             memory_limit = int(check_number("memory_limit", memory_limit, low=0))
-        self.flat = FlatModel(model, data, loss, parameters, device, chunk_size)
-        widest = working_dtype(self.flat.device)
+        flat = FlatModel(model, data, loss, parameters, device, chunk_size)
+        widest = working_dtype(flat.device)
         if dtype is None:
-            dtype = widest if convex or self.flat.dtype not in _DTYPES else self.flat.dtype
+            dtype = widest if convex or flat.dtype not in _DTYPES else flat.dtype
         self.dtype = min(dtype, widest, key=lambda kind: torch.finfo(kind).bits)
-        self.memory_limit = _memory(self.flat.device) if memory_limit is None else memory_limit
+        self.memory_limit = _memory(flat.device) if memory_limit is None else memory_limit
         self.loss = AutogradLoss(model if loss is None else loss)
-        self.returns_tensors = True
         self.n_outputs = 1
-        self._weigh(sample_weight, groups)
-        self.flat.try_out(self._exact_dtype)
+        self.rows = self._weighed(flat, sample_weight, groups)
+        self.flat.try_out(self.rows.dtype)
         self._settle(False, None, uncertainty, divergence, l2_reg, shift_cost)
-        _ = self.tensor_oracle  # refuses sets that it does not take
+        self.dual_oracle()  # refuses sets that it does not take
 
-    def _weigh(self, sample_weight: Any, groups: Any) -> None:
-        """Nominal weights and groups; rows of weight 0 are dropped."""
-        n, device = self.flat.n, self.flat.device
+    def _weighed(self, flat: FlatModel, sample_weight: Any, groups: Any) -> ModelRows:
+        """The rows with nominal weights and groups; those of weight 0 are dropped."""
+        n, device = flat.n, flat.device
         labels = None if groups is None else check_groups(on_host(groups), n)
-        self.is_uniform = sample_weight is None
-        self.p, kept = nominal_weights(sample_weight, n, device)
+        p, kept = nominal_weights(sample_weight, n, device)
         if kept is not None:
             self._kept = on_host(kept)
-            self.flat = self.flat.on_rows(kept)
+            flat = flat.on_rows(kept)
             if labels is not None:
-                labels = check_groups(labels[self._kept], self.flat.n)
-        self.groups = None if labels is None else torch.from_numpy(labels).to(device)
+                labels = check_groups(labels[self._kept], flat.n)
+        place = None if labels is None else torch.from_numpy(labels).to(device)
+        judged = working_dtype(device) if self.is_convex else self.dtype
+        return ModelRows(flat, p, place, sample_weight is None, judged)
 
     def __repr__(self) -> str:
         known = {True: "convex", False: "not convex", None: "not known to be convex"}[self.convex]
@@ -206,39 +200,19 @@ class AutogradProblem(TensorProblem):
     # ------------------------------------------------------------------------ sizes
 
     @property
-    def X(self) -> Any:
-        raise self._not_linear()
-
-    @property
-    def n_samples(self) -> int:
-        return self.flat.n
-
-    @property
-    def n_features(self) -> int:
-        """The number D of parameters."""
-        return self.flat.size
+    def flat(self) -> FlatModel:
+        """The model as a function of one flat vector."""
+        return self.rows.flat
 
     @property
     def device(self) -> torch.device:
-        return self.flat.device
-
-    @property
-    def n_classes(self) -> int:
-        return 1
-
-    @property
-    def engine(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return ENGINE
+        """Where the data is."""
+        return self.rows.device
 
     @property
     def is_convex(self) -> bool:
         """Whether there is a certificate."""
         return self.convex is True
-
-    @property
-    def _exact_dtype(self) -> torch.dtype:
-        """Of what is judged."""
-        return working_dtype(self.device) if self.is_convex else self.dtype
 
     def tables_for(self, n_blocks: int) -> str:
         """How old gradients are kept with so many blocks."""
@@ -276,7 +250,7 @@ class AutogradProblem(TensorProblem):
 
     def flatten(self, parameters: Any) -> Vector:
         """The flat vector of parameters that are arranged as the model takes them."""
-        return self.to_host(self.flat.flatten(parameters))
+        return to_host(self.flat.flatten(parameters))
 
     def load_into(self, module: nn.Module, coef: Any) -> nn.Module:
         """Write parameters into a module of the problem's kind, and return it."""
@@ -299,48 +273,26 @@ class AutogradProblem(TensorProblem):
     def _flat_vector(self, coef: Any) -> Tensor:
         if isinstance(coef, Tensor):
             coef = on_host(coef)
-        return self.on_device(self.to_internal(coef)[0][:, 0])
+        return self.rows.on_device(self.to_internal(coef)[0][:, 0])
 
     @property
     def start(self) -> Vector:
         """The parameters that were given, as a flat vector."""
-        return self.to_host(self.flat.start)
+        return to_host(self.flat.start)
 
     # ------------------------------------------------------------------------ passes
 
-    def evaluate(self, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
-        point = self.on_device(w[:, 0]).to(self._exact_dtype)
-        losses = self.flat.all_losses(point, self.flat.data).to(self.p.dtype)
-        if not bool(torch.isfinite(losses.sum())):
-            bad = ~torch.isfinite(losses)
-            if bool(bad.any()):
-                raise NonFiniteLossError(
-                    f"the loss {self.loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
-                    f"first on row {int(bad.to(torch.int8).argmax())}, at parameters of norm "
-                    f"{float(np.linalg.norm(w)):.3g}; check the model, the loss and the data, or "
-                    "scale them."
-                )
-        nothing = losses.new_empty((self.n_samples, 0))
-        return Evaluation(w, b, nothing, losses, nothing)
-
-    def gradient(self, ev: Evaluation, q: Any) -> tuple[Matrix, Vector]:
-        point = self.on_device(ev.w[:, 0]).to(self._exact_dtype)
-        found = self.to_host(self.weighted_gradient(point, q))
-        if not np.isfinite(found).all():
-            raise NonFiniteLossError(
-                f"the losses {self.loss.name!r} are finite, but their gradient is not, at "
-                f"parameters of norm {float(np.linalg.norm(ev.w)):.3g}; a root, a norm or a "
-                "logarithm at 0 often is the reason."
-            )
+    def gradient(self, ev: Evaluation, q: Any) -> Gradient:
+        found = self.rows.gradient_at(self.loss, ev.w, q)
         if self.is_convex:
-            self._require_convexity(ev, q, found)
-        return found[:, None], np.zeros(1)
+            self._require_convexity(ev, q, found.w[:, 0])
+        return found
 
     def _require_convexity(self, ev: Evaluation, q: Tensor, slope: Vector) -> None:
         """Tangents lie below at w = 0 too; where they do not, the declaration was wrong."""
         there, here = float(q @ self._origin_losses), float(q @ ev.losses)
         along = float(slope @ ev.w[:, 0])
-        rounding = max(_ROUNDING, 100.0 * torch.finfo(self._exact_dtype).eps)
+        rounding = max(_ROUNDING, 100.0 * torch.finfo(self.rows.dtype).eps)
         if there - here + along < -rounding * (abs(there) + abs(here) + abs(along)):
             raise ValueError(
                 "convex=True was given, but the losses are not convex: at parameters of norm "
@@ -349,20 +301,9 @@ class AutogradProblem(TensorProblem):
                 "give convex=False."
             )
 
-    def weighted_gradient(self, point: Tensor, q: Tensor) -> Tensor:
-        """``sum_i q_i grad l_i``, shape (D,); rows without weight are left out where many."""
-        flat, places = self.flat, torch.nonzero(q)[:, 0]
-        if places.shape[0] >= _FEW * self.n_samples:
-            return flat.weighted_gradient(point, flat.data, q)
-        out = torch.zeros_like(point)
-        for some in flat.chunks(int(places.shape[0])):
-            index = places[some]
-            out += flat.weighted_gradient(point, flat.rows(index), q[index])
-        return out
-
     def sample_gradients(self, coef: Any) -> Tensor:
         """The gradient of each row's loss, shape (n, D), by `torch.func.vmap`."""
-        point = self._flat_vector(coef).to(self._exact_dtype)
+        point = self._flat_vector(coef).to(self.rows.dtype)
         return self.flat.sample_gradients(point, self.flat.data)
 
     def stationarity(self, coef: Any) -> float:
@@ -373,21 +314,6 @@ class AutogradProblem(TensorProblem):
     def slope_norm(self, ev: Evaluation, q: Any) -> float:
         """``||sum_i q_i grad l_i(w) + mu w||``."""
         return float(np.linalg.norm(self.gradient(ev, q)[0] + self.mu * ev.w))
-
-    def raw_prediction(self, w: Matrix, b: Vector) -> Any:
-        raise self._not_linear()
-
-    def weighted_rows(self, c: Any) -> Matrix:
-        raise self._not_linear()
-
-    def rows(self, index: Array) -> Matrix:
-        raise self._not_linear()
-
-    def _not_linear(self) -> ValueError:
-        return ValueError(
-            "an AutogradProblem has no features, which this method works with: take "
-            "solver='lbfgs', or 'drago' with l2_reg > 0 and shift_cost > 0."
-        )
 
     # ------------------------------------------------------------------------ the reference point
 
@@ -425,31 +351,22 @@ class AutogradProblem(TensorProblem):
 
     # ------------------------------------------------------------------------ smaller relatives
 
-    def moved(self, place: torch.device) -> TensorProblem:
+    def moved(self, device: Any) -> DROProblem:
         """The same problem on another device."""
-        p = self.p.to(place, working_dtype(place))
-        found = self._replace(
-            flat=self.flat.moved(place),
-            p=p / p.sum(),
-            groups=None if self.groups is None else self.groups.to(place),
-            dtype=torch.float32 if p.dtype == torch.float32 else self.dtype,
-        )
-        return found  # type: ignore[return-value]
+        place = as_device(device)
+        here = self.device
+        if here.type == place.type and place.index in (None, here.index):
+            return self
+        rows = self.rows.moved(place)
+        bits = torch.float32 if rows.p.dtype == torch.float32 else self.dtype
+        return self._replace(rows=rows, dtype=bits, _kept=self._kept)
 
     @cached_property
-    def in_float64(self) -> Any:
+    def in_float64(self) -> DROProblem:
         """The problem itself; on the processor where a device has no float64 to certify in."""
         if self.p.dtype == torch.float64 or not self.is_convex:
             return self
-        return self.moved(torch.device("cpu"))
-
-    def take(self, rows: Array) -> TensorProblem:
-        place = torch.from_numpy(rows).to(self.device)
-        p, groups = self.p[place], self.groups
-        if groups is not None:
-            found = check_groups(groups[place].cpu().numpy(), int(rows.size))
-            groups = torch.from_numpy(found).to(self.device)
-        return self._replace(flat=self.flat.on_rows(place), p=p / p.sum(), groups=groups)  # type: ignore[return-value]
+        return self.moved("cpu")
 
 
 def _memory(device: torch.device) -> int:

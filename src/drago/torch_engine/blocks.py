@@ -8,13 +8,14 @@ have `spare` entries at their end for what is beyond its own rows.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
+from drago.problem import DROProblem
 from drago.solvers.drago.blocks import NOTICEABLE, SMALL, deal_out
-from drago.torch_engine.problem import TensorProblem
+from drago.torch_engine.losses import on_tensors
 
 # Entries of X that are gathered at a time.
 _GATHERED = 1 << 24
@@ -26,7 +27,8 @@ class TensorBlocks:
 
     Parameters
     ----------
-    problem : TensorProblem
+    problem : DROProblem
+        Its rows on a device.
     count : int
         The number M of blocks.
     n_threads : ignored
@@ -40,23 +42,27 @@ class TensorBlocks:
         Entries that vectors need beyond those of the rows.
     """
 
-    def __init__(self, problem: TensorProblem, count: int, n_threads: int | None = None) -> None:
-        self.problem, self.count = problem, count
+    store: Any
+
+    def __init__(self, problem: DROProblem, count: int, n_threads: int | None = None) -> None:
+        self.problem, self.count, self.store = problem, count, cast(Any, problem.rows)
+        self._loss = on_tensors(problem.loss)
+        self._kernels = self.store.kernels_for(problem.loss)
         self.group, slices = deal_out(problem, count)
         self.sizes = [rows.stop - rows.start for rows in slices]
         self.spare = (count + 1) * self.group
         self._largest = max(self.sizes)
-        local = torch.arange(self._largest, device=problem.device)
+        local = torch.arange(self._largest, device=self.store.device)
         # Block k has the groups k, k + M, k + 2M, ...
         self._first = local // self.group * (count * self.group) + local % self.group
         self._copies: list[Tensor] = []
         if problem.n_entries <= SMALL:
             self._copies = [self._some(problem.X, k).to(problem.p.dtype) for k in range(count)]
-        if problem.kernels is not None:
+        if self._kernels is not None:
             starts = [0, *(rows.stop for rows in slices)]
-            self._names = torch.arange(count, device=problem.device)
-            self._rows = problem.kernels.Rows(
-                torch.tensor(starts, device=problem.device), count, self.group, self._largest
+            self._names = torch.arange(count, device=self.store.device)
+            self._rows = self._kernels.Rows(
+                torch.tensor(starts, device=self.store.device), count, self.group, self._largest
             )
 
     def close(self) -> None:
@@ -86,9 +92,9 @@ class TensorBlocks:
     def evaluate(self, k: Block, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Losses and slopes of a block."""
         problem = self.problem
-        if problem.kernels is not None:
+        if self._kernels is not None:
             found = w.new_zeros((2, self._largest))
-            problem.kernels.evaluate(
+            self._kernels.evaluate(
                 problem.X, problem.y, w[:, 0], b, self._rows, self._name(k), found[0], found[1],
                 code=problem.loss.code, parameter=problem.loss.parameter,
             )  # fmt: skip
@@ -96,13 +102,13 @@ class TensorBlocks:
             return found[0], found[1][:, None]
         y = problem.y.index_select(0, self.rows(k))
         raw = [torch.matmul(X, w).view(-1, w.shape[1]) for X, _ in self._block(k)]
-        return problem.loss.evaluate(y, (raw[0] if len(raw) == 1 else torch.cat(raw)) + b)
+        return self._loss.evaluate(y, (raw[0] if len(raw) == 1 else torch.cat(raw)) + b)
 
     def accumulate(self, k: Block, c: Tensor) -> tuple[Tensor, Tensor]:
         """``X_k' c`` and the sum of `c`."""
         problem = self.problem
-        if problem.kernels is not None:
-            found = problem.kernels.accumulate(problem.X, c[:, 0], self._rows, self._name(k))
+        if self._kernels is not None:
+            found = self._kernels.accumulate(problem.X, c[:, 0], self._rows, self._name(k))
             return found[0][:, None], found[1]
         grad = c.new_zeros(problem.n_features, c.shape[1])
         for X, places in self._block(k):
@@ -119,8 +125,8 @@ class TensorBlocks:
     ) -> tuple[Tensor, Tensor]:
         """``sum over a block of x (q s - minus)``, with vectors `q` and `minus` of all rows."""
         problem = self.problem
-        if problem.kernels is not None:
-            found = problem.kernels.visit(
+        if self._kernels is not None:
+            found = self._kernels.visit(
                 problem.X, problem.y, w[:, 0], b, q, minus[:, 0], self._rows, self._name(k),
                 code=problem.loss.code, parameter=problem.loss.parameter,
             )  # fmt: skip
@@ -131,16 +137,16 @@ class TensorBlocks:
     def gradient(self, w: Tensor, b: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """``sum_i q_i grad l_i`` over the rows of noticeable weight."""
         problem, least = self.problem, NOTICEABLE / self.problem.n_samples
-        if problem.kernels is not None:
-            found = problem.kernels.visit(
-                problem.X, problem.y, w[:, 0], b, q, None, *problem.all_rows,
+        if self._kernels is not None:
+            found = self._kernels.visit(
+                problem.X, problem.y, w[:, 0], b, q, None, *self.store.all_rows,
                 code=problem.loss.code, parameter=problem.loss.parameter, negligible=least,
             )  # fmt: skip
             return found[0][:, None], found[1]
         grad, total = torch.zeros_like(w), torch.zeros_like(b)
         for some in torch.nonzero(q > least)[:, 0].split(max(64, _GATHERED // w.shape[0])):
             X = problem.X[some].to(w.dtype)
-            slopes = problem.loss.evaluate(problem.y[some], X @ w + b)[1] * q[some, None]
+            slopes = self._loss.evaluate(problem.y[some], X @ w + b)[1] * q[some, None]
             grad += X.T @ slopes
             total += slopes.sum(0)
         return grad, total

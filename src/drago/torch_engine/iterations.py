@@ -8,7 +8,7 @@ visit to all rows at the end of a round are recorded in CUDA graphs and replayed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from drago.loop.protocol import Iterate
 from drago.metric import Metric
-from drago.passes import Evaluation
+from drago.problem import DROProblem
+from drago.rows.base import Evaluation
+from drago.rows.tensors import to_host
 from drago.solvers.drago.blocks import NOTICEABLE
 from drago.solvers.drago.iterations import run_round
 from drago.solvers.drago.steps import StepRule, Steps, UnregularisedSteps
-from drago.terms.constraints import Everything
 from drago.torch_engine._rounds import Rounds
 from drago.torch_engine.blocks import Block, TensorBlocks
-from drago.torch_engine.problem import TensorProblem
 
 # The least ratio q/p whose logarithm is taken as it is: below, digits are lost.
 _TINY = 1e-280
@@ -40,7 +40,7 @@ class TensorIterations:
 
     def __init__(
         self,
-        problem: TensorProblem,
+        problem: DROProblem,
         blocks: TensorBlocks,
         metric: Metric,
         mean: Any,
@@ -48,17 +48,18 @@ class TensorIterations:
         q: Any = "exact",
     ) -> None:
         self.problem, self.blocks, self.metric = problem, blocks, metric
+        self.store = cast(Any, problem.rows)
         self.steps: StepRule = Steps(0.1, 0.1, True)
         # Each starts its search where its last one ended, so there is one for each purpose.
         self.oracle, self._exact = problem.dual_oracle(), problem.dual_oracle()
         n, spare = problem.n_samples, blocks.spare
         self.p = problem.p
-        self.mean = None if mean is None else problem.on_device(mean)
-        self._eigenvalues = problem.on_device(metric.eigenvalues)[:, None]
-        self._basis = None if metric.basis is None else problem.on_device(metric.basis)
+        self.mean = None if mean is None else self.store.on_device(mean)
+        self._eigenvalues = self.store.on_device(metric.eigenvalues)[:, None]
+        self._basis = None if metric.basis is None else self.store.on_device(metric.basis)
         self.t, self._calls, self._visits, self._offset = 0, 0, 0, 0
-        self._seen = torch.zeros((), dtype=torch.int64, device=problem.device)
-        self._w, self._b = problem.on_device(start.w), problem.on_device(start.b)
+        self._seen = torch.zeros((), dtype=torch.int64, device=self.store.device)
+        self._w, self._b = self.store.on_device(start.w), self.store.on_device(start.b)
         self._mean_w, self._mean_b = self._w, self._b
         self._ring = self._packed().expand(blocks.count, -1, -1).contiguous()
         self._ring_sum = self._ring.sum(0)
@@ -131,7 +132,7 @@ class TensorIterations:
 
     def average(self) -> tuple[Any, Any]:
         """The weighted mean of the iterates."""
-        return self.problem.to_host(self._mean_w), self.problem.to_host(self._mean_b)
+        return to_host(self._mean_w), to_host(self._mean_b)
 
     def iterate(self, here: Evaluation | None = None, optimism: float = 1.0) -> Iterate:
         """Where the method stands, see `drago.solvers.drago.iterations.Iterations.iterate`."""
@@ -157,14 +158,14 @@ class TensorIterations:
         """All that is looked at between rounds, in one vector."""
         problem, losses = self.problem, self.loss_table
         exact = self.q if self._is_fresh else self._weights(losses, problem.nu)
-        distance = problem.tensor_oracle.distance
+        distance = self.store.tensor_oracle(problem.uncertainty, problem.divergence).distance
         values = [x @ losses - problem.nu * distance(x, self.p) for x in (exact, self.q)]
         grad = self._aggregate + problem.mu * self._w
         if self.mean is not None:
             grad = grad - torch.outer(self.mean, self._aggregate_b)
         box = problem.constraint.bounds(tuple(grad.shape))
-        if box is not None and not isinstance(problem.constraint, Everything):
-            low, high = (problem.on_device(side) for side in box)
+        if box is not None and not problem.constraint.is_everything:
+            low, high = (self.store.on_device(side) for side in box)
             held = ((self._w <= low) & (grad > 0)) | ((self._w >= high) & (grad < 0))
             grad = torch.where(held, 0.0, grad)
         inner = 0.5 * (self._rotate(grad) ** 2 / self._eigenvalues).sum()
@@ -207,7 +208,7 @@ class TensorIterations:
         weighted = self.q[:, None] * slopes
         if self._has_product:
             self._product[: self.problem.n_samples] = weighted
-        self._aggregate.copy_(self.problem.accumulate(weighted))
+        self._aggregate.copy_(self.store.accumulate(weighted))
         self._aggregate_b.copy_(weighted.sum(0))
 
     def refresh(self, here: Evaluation) -> None:
@@ -318,7 +319,7 @@ class TensorIterations:
         u = self._u[:n]
         if self._mirror.numel():
             torch.addcmul(self.loss_table, self._mirror, _tensor(s, self.p), out=u)
-        elif problem.is_uniform:
+        elif self.store.is_uniform:
             torch.addcmul(self.loss_table, self.q, _tensor(s * float(n), self.p), out=u)
         else:
             torch.add(self.loss_table, s * (self.q / self.p), out=u)
@@ -378,10 +379,9 @@ class TensorIterations:
 
     def _project(self, w: Tensor, scale: Tensor) -> Tensor:
         constraint = self.problem.constraint
-        if isinstance(constraint, Everything):
+        if constraint.is_everything:
             return w
-        on_host = self.problem.to_host
-        return self.problem.on_device(self.metric.project(constraint, on_host(w), on_host(scale)))
+        return self.store.on_device(self.metric.project(constraint, to_host(w), to_host(scale)))
 
     def _packed(self) -> Tensor:
         """``w`` and, below it, the shifted intercept."""
@@ -400,8 +400,9 @@ class TensorIterations:
     def _can_record(self) -> bool:
         problem = self.problem
         asked = "Spectrum" in problem.uncertainty.kind  # by the host, for its values
-        plain = type(self.steps) is Steps and isinstance(problem.constraint, Everything)
-        return problem.kernels is not None and plain and not asked
+        plain = type(self.steps) is Steps and problem.constraint.is_everything
+        has_kernels = self.store.kernels_for(problem.loss) is not None
+        return has_kernels and plain and not asked
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:

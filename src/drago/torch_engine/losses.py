@@ -132,7 +132,7 @@ _KINDS: dict[type[Loss], Any] = {
 }  # fmt: skip
 
 
-def on_tensors(loss: Loss) -> Loss:
+def on_tensors(loss: Loss) -> Any:
     """The same loss for tensors."""
     kind = _KINDS.get(type(loss))
     if kind is None:

@@ -226,19 +226,19 @@ class TensorOracle:
 
 
 class BoundOracle:
-    """A `TensorOracle` with the nominal weights of a problem."""
+    """A `TensorOracle` with the nominal weights of a store's rows."""
 
-    def __init__(self, problem: Any) -> None:
-        self.problem, self.oracle = problem, problem.tensor_oracle
-        self.p = None if problem.is_uniform else problem.p
-        self._memory = search.new_memory(problem.device)
+    def __init__(self, rows: Any, oracle: TensorOracle) -> None:
+        self.oracle, self.groups = oracle, rows.groups
+        self.p = None if rows.is_uniform else rows.p
+        self._memory = search.new_memory(rows.device)
 
     def weights(self, u: Tensor, c: float | Tensor, out: Tensor | None = None) -> Tensor:
         """``argmax over q in Q of <u, q> - c Omega(q)``; it starts where its last search ended."""
         found = self.oracle.searched(u, c, self.p, out, self._memory)
         if found is not None:
             return found
-        q = self.oracle.exact_weights(u, c, self.p, self.problem.groups)
+        q = self.oracle.exact_weights(u, c, self.p, self.groups)
         return q if out is None else out.copy_(q)
 
     def response(self, u: Tensor, c: float, q: Tensor | None = None) -> tuple[Tensor, None]:

@@ -242,7 +242,7 @@ def test_threads_do_not_change_a_bit(storage, kind, loss, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", 64)
     lagged = kind is LaggedIterations  # which knows no intercept
     _, problem = problem_of(storage, 1200, 6, loss, fit_intercept=not lagged)
-    mean = None if lagged else problem.weighted_rows(problem.p[:, None])[:, 0]
+    mean = None if lagged else problem.rows.centre()
     start = problem.evaluate(np.zeros((6, problem.n_outputs)), np.zeros(problem.n_outputs))
     draws = np.random.default_rng(0).integers(0, 3, size=(12, 2)).tolist()
     found = []
@@ -267,7 +267,7 @@ def test_a_solve_is_the_same_on_any_number_of_threads(monkeypatch):
     monkeypatch.setattr(module, "SMALL", 0)
     monkeypatch.setattr(module, "_PART", 256)
     monkeypatch.setattr(module, "_CHUNK", 64)
-    monkeypatch.setattr("drago.passes.Passes.small", 0)
+    monkeypatch.setattr("drago.rows.base.RowStore.small", 0)
     for storage in ("dense", "csr"):
         _, problem = problem_of(storage, 2000, 6)
         one, two, three = (

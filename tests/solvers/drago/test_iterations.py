@@ -637,7 +637,7 @@ def test_compiled_iterations_are_those_of_python(loss, intercept, metric, tail):
         sample_weight=rng.exponential(size=60) + 0.1,
     )
     assert OneBlockIterations.is_for(problem, 1)
-    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if intercept else None
+    mean = problem.rows.centre() if intercept else None
     states = []
     for kind in (SupportIterations, OneBlockIterations):
         start = problem.evaluate(*problem.origin)
@@ -672,7 +672,7 @@ def test_a_compiled_start_is_that_of_python(loss, intercept, at):
     w, b = problem.origin
     if at == "elsewhere":
         w, b = w + np.arange(4.0)[:, None], b + intercept
-    mean = problem.weighted_rows(problem.p[:, None])[:, 0] if intercept else None
+    mean = problem.rows.centre() if intercept else None
     settings = problem, Blocks(problem, 1), make_metric(problem, "full", mean), mean
     python = OneBlockIterations(*settings, problem.evaluate(w, b))
     compiled, moment = OneBlockIterations.begun(*settings, w, b)

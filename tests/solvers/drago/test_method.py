@@ -351,7 +351,7 @@ def test_the_start_on_a_part_is_named_and_can_be_switched_off():
     {"uncertainty": drago.Extremile(2.0)}, {"sample_weight": np.arange(8200) % 5},
 ], keep=2), ids=str)  # fmt: skip
 def test_the_start_on_a_part_changes_no_answer(loss, options, monkeypatch):
-    monkeypatch.setattr("drago.passes.Passes.least_part", 200)
+    monkeypatch.setattr("drago.rows.base.RowStore.least_part", 200)
     monkeypatch.setattr("drago.loop.start._ROWS", 5)
     problem = make(*data(loss, 8200), loss=loss, **options)
     on, off = (solve(problem, drago.Drago(progressive=flag)) for flag in (True, False))

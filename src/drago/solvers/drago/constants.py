@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from drago.metric import Metric, subsample
 from drago.problem import DROProblem, Evaluation
-from drago.terms.losses import Squared
 
 Vector = npt.NDArray[np.float64]
 
@@ -28,7 +27,7 @@ def theory_step(problem: DROProblem, m: int) -> float:
 
 def require_constants(problem: DROProblem) -> None:
     for name in ("curvature", "lipschitz"):
-        known = np.isfinite(getattr(problem.loss, name)) or isinstance(problem.loss, Squared)
+        known = np.isfinite(getattr(problem.loss, name)) or problem.loss.is_quadratic
         if not known:
             raise ValueError(
                 f"step_size='theory' needs to know the {name} of the loss "
@@ -41,19 +40,21 @@ def constants_in(
 ) -> tuple[float, float]:
     """L and G in the norm of the metric, from a subsample; G at the start where it is not known."""
     index = subsample(problem, 2000)
-    if problem.is_sparse and metric.basis is None:
-        rows = problem.X[index].astype(np.float64)
+    sample = problem.rows.sample(index)
+    if sample.is_sparse and metric.basis is None:
+        rows = sample.X.astype(np.float64)
         square = np.asarray(rows.multiply(rows) @ (1.0 / metric.eigenvalues)).reshape(-1)
     else:
-        rows = problem.rows(index)
+        rows = sample.dense(np.arange(index.size))
         if mean is not None:
             rows = rows - mean
         square = (metric.rotate(rows.T) ** 2 / metric.eigenvalues[:, None]).sum(axis=0)
     square += float(problem.fit_intercept) / metric.intercept
     curvature = problem.loss.curvature if np.isfinite(problem.loss.curvature) else 1.0
-    slopes = np.linalg.norm(problem.pick(start.dlosses, index), axis=1)
     if np.isfinite(problem.loss.lipschitz):
-        slopes = np.full(index.size, problem.loss.lipschitz)
+        steepest = float((problem.loss.lipschitz * np.sqrt(square)).max())
+    else:
+        steepest = problem.rows.steepest_of(start.dlosses, index, np.sqrt(square))
     tiny = np.finfo(float).tiny
     smooth = curvature * float(square.max())
-    return max(smooth, tiny), max(float((slopes * np.sqrt(square)).max()), tiny)
+    return max(smooth, tiny), max(steepest, tiny)

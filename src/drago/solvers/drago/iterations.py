@@ -34,7 +34,6 @@ from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.saved import check_iterations
 from drago.solvers.drago.steps import StepRule, Steps, UnregularisedSteps
 from drago.solvers.drago.unsettled import Unsettled
-from drago.terms.constraints import Everything
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -364,7 +363,7 @@ class Iterations:
             here, window, near, far, grad, eigenvalues, basis, mu, weight, moved
         )
         self.w = moved
-        if not isinstance(problem.constraint, Everything):
+        if not problem.constraint.is_everything:
             scale = mu + weight * eigenvalues[:, None]
             self.w = metric.project(problem.constraint, moved, scale)
         if self.mean is not None:

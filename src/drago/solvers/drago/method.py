@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_number, check_option
-from drago.certificate.bounds import curvature_cost
+from drago.certificate.cost import curvature_cost
 from drago.files.checkpoint import State
 from drago.loop.loop import Diverged, Iterate, Loop
 from drago.metric import Metric, is_box
@@ -223,7 +223,7 @@ class Drago:
         plain = self.step_size == "auto" and self.start == "stationary" and self.primal != "blocks"
         plain = plain and self.dual_step_size is None
         plain = plain and problem.constraint.has_bounds
-        return plain and not (problem.engine or _unregularised(problem))
+        return plain and problem.rows.has("compiled") and not _unregularised(problem)
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         return _Run(self, problem, loop).run()
@@ -246,7 +246,7 @@ def _learnt_steps(moment: float) -> SecantSteps:
 
 
 def _is_small(problem: DROProblem) -> bool:
-    if problem.n_samples * problem.n_features <= problem.small:
+    if problem.n_samples * problem.n_features <= problem.rows.small:
         return True
     return OneBlockIterations.is_for(problem, 1)
 
@@ -264,7 +264,7 @@ class _Run:
             # Of the other methods, Newton's alone stays in a ball.
             wanted = settings.finish in ("auto", "newton")
             self.finish = "newton" if wanted and Newton.is_affordable(problem) else "none"
-        if problem.engine and self.finish == "auto":
+        if not problem.rows.has("compiled") and self.finish == "auto":
             self.finish = "lbfgs"
         self.watch = Watch(np.inf)
         self.rounds = 0
@@ -273,7 +273,7 @@ class _Run:
             return
         self.mean = None
         if problem.fit_intercept:
-            self.mean = problem.weighted_rows(problem.p[:, None])[:, 0]
+            self.mean = problem.rows.centre()
         self.metric = loop.make_metric(settings.metric, self.mean)
         self.cut = 1.0
         if self._is_in_haste():
@@ -349,7 +349,7 @@ class _Run:
         return True if _is_small(self.problem) and settings.block_size == "auto" else None
 
     def _make_blocks(self) -> Blocks:
-        make = self.problem.engine.get("rows", Blocks)
+        make = self.problem.rows.engine.get("rows", Blocks)
         return make(self.problem, self.settings.n_blocks(self.problem), self.settings.n_threads)
 
     @property
@@ -359,7 +359,7 @@ class _Run:
             kind = "support"
             if OneBlockIterations.is_for(self.problem, self.blocks.count):
                 return OneBlockIterations
-        return self.problem.engine.get(kind, _KINDS[kind])
+        return self.problem.rows.engine.get(kind, _KINDS[kind])
 
     def _is_refreshing(self) -> bool:
         settings, problem = self.settings, self.problem
@@ -391,7 +391,7 @@ class _Run:
         if known is not None:
             return known
         q, n = self.loop.oracle.weights(start.losses, problem.nu), problem.n_samples
-        return int((q > NOTICEABLE / n).sum()) < _THIN * n
+        return problem.rows.count(q, NOTICEABLE / n) < _THIN * n
 
     def _begin(self, start: Evaluation, q: Vector | None = None) -> Iterations:
         weights: Vector | str = "exact" if q is None else q

@@ -16,7 +16,6 @@ from drago.solvers.compiled import is_capped_chi2
 from drago.solvers.drago.blocks import SMALL, Blocks
 from drago.solvers.drago.steps import GROWTH, REMEMBERED, SecantSteps
 from drago.solvers.drago.variants import SupportIterations
-from drago.terms.losses import Huber, Squared
 from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
@@ -42,7 +41,7 @@ def _kernels() -> Any:
 def _is_worth_it(problem: DROProblem) -> bool:
     """Whether data that are not small had better be one block; without a copy of the features."""
     X = problem.X
-    constant = isinstance(problem.loss, (Squared, Huber)) and problem.n_entries <= _LARGEST
+    constant = problem.loss.is_of_residuals and problem.n_entries <= _LARGEST
     as_it_is = X.dtype == np.float64 and bool(X.flags.c_contiguous)
     return constant and as_it_is and problem.kappa_q <= _THICK
 
@@ -112,7 +111,7 @@ class OneBlockIterations(SupportIterations):
         self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
     ) -> None:
         self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
-        self.p, self.oracle = problem.p, problem.dual_oracle()  # type: ignore[assignment]
+        self.p, self.oracle = problem.p, problem.dual_oracle()
         self._slopes = np.empty((2, problem.n_samples, 1))
         X, basis = blocks.whole, metric.basis
         columns = np.array(X.T, order="C") if X.size <= _BY_COLUMNS else np.empty((0, 0))
@@ -144,7 +143,7 @@ class OneBlockIterations(SupportIterations):
 
     @cached_property
     def _estimator(self) -> CappedOracle:  # type: ignore[override]
-        return self.problem.dual_oracle()  # type: ignore[return-value]
+        return self.problem.dual_oracle()
 
     @cached_property
     def _u(self) -> Vector:  # type: ignore[override]

@@ -50,6 +50,13 @@ class Response:
         """Whether all rows that move are in the pool 0, and are rows, not groups."""
         return self.aggregate is None and int(self.pool.max(initial=0)) == 0
 
+    def restricted(self, index: Labels) -> Response:
+        """The same for some of the rows; for groups it is about all of them."""
+        if self.aggregate is not None:
+            return self
+        direction = None if self.direction is None else self.direction[index]
+        return Response(self.rate[index], self.pool[index], direction)
+
     def curvature(self, Z: Matrix) -> Matrix:
         """``Z' (dq/du) Z`` for the rows ``Z``, a positive semidefinite matrix."""
         if self.aggregate is not None:
@@ -98,6 +105,12 @@ class DualOracle:
         q = np.empty(self.p.shape[0])
         self.solve_into(np.ascontiguousarray(u, dtype=np.float64), float(c), q)
         return q
+
+    def with_mirror(self, u: Vector, c: float) -> tuple[Vector, Vector]:
+        """`weights`, and their mirror coordinate."""
+        q, mirror = np.empty(self.p.shape[0]), np.empty(self.p.shape[0])
+        self.solve_into(np.ascontiguousarray(u, dtype=np.float64), float(c), q, mirror)
+        return q, mirror
 
     def step(self, v: Vector, nu: float, s: float, mirror: Vector) -> tuple[Vector, Vector]:
         """Proximal step from the weights whose mirror coordinate is `mirror`.
@@ -184,6 +197,12 @@ class UncertaintySet:
     """The one divergence that a ball works with; None where both do."""
     is_users = False
     """Whether a user's own code takes part in the oracle."""
+    is_spectral = False
+    """Whether it is given by a spectrum."""
+    needs_groups = False
+    """Whether it is about groups of rows."""
+    tail_share: float | None = None
+    """The least share of the rows, by weight, that all of the weight may lie on: of a `CVaR`."""
     can_check = True
     """Whether `violation` can tell weights of the set from others."""
 

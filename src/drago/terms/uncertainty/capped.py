@@ -39,6 +39,10 @@ class CVaR(UncertaintySet):
     def _check(self) -> None:
         check_number("tail_fraction", self.tail_fraction, low=0, high=1, open_low=True)
 
+    @property
+    def tail_share(self) -> float:  # type: ignore[override]
+        return float(self.tail_fraction)
+
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return CappedOracle(self, divergence, p, 1.0 / self.tail_fraction)
 

@@ -34,6 +34,8 @@ class Grouped(UncertaintySet):
         The set for the groups' masses.
     """
 
+    needs_groups = True
+
     def __init__(self, inner: UncertaintySet | str = "cvar") -> None:
         self.inner = inner
         self._check()

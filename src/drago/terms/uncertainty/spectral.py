@@ -19,6 +19,8 @@ class SpectralSet(UncertaintySet):
     the loss at the quantile u of the losses' distribution gets the weight s(u).
     """
 
+    is_spectral = True
+
     def masses(self, p: Vector) -> Vector:
         """The spectrum's mass of consecutive intervals of lengths `p`, from 0 upward."""
         raise NotImplementedError  # pragma: no cover

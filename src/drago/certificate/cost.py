@@ -1,0 +1,42 @@
+"""What a bound may cost: the price of a Hessian, in visits to all rows."""
+
+from __future__ import annotations
+
+import math
+
+from drago.problem import DROProblem
+
+# Order beyond which a dense factorisation is not attempted.
+MAX_ORDER = 2000
+
+
+def has_curvature_bound(problem: DROProblem) -> bool:
+    """Whether a curvature bound is known for the problem's loss."""
+    loss = problem.loss
+    known = loss.is_bent or math.isfinite(loss.concordance)
+    return loss.has_class_hessian or (known and problem.n_outputs == 1)
+
+
+def order(problem: DROProblem) -> int:
+    """Number of unknowns, the intercepts included."""
+    return (problem.n_features + int(problem.fit_intercept)) * problem.n_outputs
+
+
+def _pass_cost(problem: DROProblem) -> float:
+    """Multiplications of matrix algebra that take as long as one pass over the data."""
+    return 16.0 * max(problem.n_entries, problem.n_samples) * problem.n_outputs
+
+
+def curvature_cost(problem: DROProblem, n_rows: float) -> float:
+    """What a factorised Hessian of so many rows costs, in passes."""
+    m = float(order(problem))
+    return (n_rows * m**2 + 2.0 * m**3) / _pass_cost(problem)
+
+
+def affordable_rows(problem: DROProblem, passes: float) -> int:
+    """How many rows a curvature bound may use for that many passes; 0 if too few to be of use."""
+    if not has_curvature_bound(problem) or order(problem) > MAX_ORDER:
+        return 0
+    m = float(order(problem))
+    rows = min((passes * _pass_cost(problem) - 2.0 * m**3) / m**2, float(problem.n_samples))
+    return int(rows) if rows >= min(problem.n_samples, 20 * m) else 0

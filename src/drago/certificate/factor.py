@@ -1,0 +1,64 @@
+"""A Cholesky factor that knows what its rounding may cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+class Factor:
+    """Cholesky factor of a matrix scaled to unit diagonal, with what its rounding may cost.
+
+    Attributes
+    ----------
+    safe : bool
+        Whether solutions have correct digits to spare; a bound from others would not be one.
+    inflation : float
+        Factor >= 1 by which ``r' H^-1 r`` may be short.
+    """
+
+    def __init__(self, H: Matrix) -> None:
+        diagonal = np.diag(H)
+        self.safe, self.inflation = False, np.inf
+        if not (np.isfinite(H).all() and (diagonal > 0).all()):
+            return
+        self.scale = 1.0 / np.sqrt(diagonal)
+        scaled = H * self.scale[:, None] * self.scale
+        try:
+            self.lower = np.linalg.cholesky(scaled).astype(np.float64, copy=False)
+        except np.linalg.LinAlgError:
+            return
+        from scipy.linalg.lapack import dpocon
+
+        size = float(np.abs(scaled).sum(axis=0).max())
+        reciprocal = float(dpocon(self.lower, size, uplo="L")[0])
+        if reciprocal > 0:
+            self.inflation = 1.0 + 1e2 * H.shape[0] * np.finfo(float).eps / reciprocal
+            self.safe = self.inflation < 10.0
+
+    def half(self, b: Matrix) -> Matrix:
+        """``G b`` with ``G' G = H^-1``."""
+        from scipy.linalg import solve_triangular
+
+        scaled = b * (self.scale if b.ndim == 1 else self.scale[:, None])
+        return solve_triangular(self.lower, scaled, lower=True, check_finite=False)
+
+    @property
+    def root(self) -> Matrix:
+        """``G`` with ``G' G = H^-1``, and rounding allowed for: ``||G f||`` is never short."""
+        return np.sqrt(self.inflation) * self.half(np.eye(self.scale.size))
+
+    def solve(self, b: Vector) -> Vector:
+        """``H^-1 b``."""
+        from scipy.linalg import solve_triangular
+
+        return self.scale * solve_triangular(
+            self.lower, self.half(b), lower=True, trans="T", check_finite=False
+        )
+
+    def norm(self, r: Vector) -> float:
+        """``sqrt(r' H^-1 r)``, never short."""
+        return float(np.linalg.norm(self.half(r)) * np.sqrt(self.inflation))

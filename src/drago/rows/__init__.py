@@ -1,0 +1,1 @@
+"""Where the rows are: stores, and the registry that opens them."""

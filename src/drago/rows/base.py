@@ -1,0 +1,514 @@
+"""What a row store is: the only code that touches a vector with an entry for each row.
+
+Everywhere else such a vector is opaque: it comes from a store, and can be handed back to it. What a
+solver or the judge wants from the rows is an operation of the store. Each is a map over the parts
+of the rows (an array, a card, a file, a worker) or a sum over them, in their order:
+
+*map*       vectors in, a vector out, row by row
+*sum*       vectors in, small arrays out: the sum over the rows
+*greatest*  vectors in, a number out: the maximum over the rows
+*choose*    vectors in, a selection out: some of the rows, opaque like a vector
+
+Coefficients, gradients and matrices of the features are small, and NumPy arrays everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+RowVector = Any
+"""A vector with an entry for each row (or a matrix with a row for each): opaque."""
+Selection = Any
+"""Some of the rows: opaque."""
+Index = npt.NDArray[np.int64]
+"""Numbers of a few rows."""
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+
+class NonFiniteLossError(ArithmeticError, ValueError):
+    """A loss or its derivative came out as NaN or infinite."""
+
+
+class Evaluation(NamedTuple):
+    """What one visit to the data at ``(w, b)`` yields."""
+
+    w: Matrix
+    b: Vector
+    raw: RowVector
+    losses: RowVector
+    dlosses: RowVector
+
+
+class Gradient(NamedTuple):
+    """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b."""
+
+    w: Matrix
+    b: Vector
+
+
+def is_a(kind: str) -> Callable[[Operation], Operation]:
+    """Say of an operation what it does with the parts of the rows."""
+
+    def mark(operation: Operation) -> Operation:
+        operation.kind = kind  # type: ignore[attr-defined]
+        return operation
+
+    return mark
+
+
+class RowStore:
+    """The rows of a problem, wherever they are.
+
+    Attributes
+    ----------
+    n_samples, n_features : int
+    n_entries : int
+        Numbers that a visit to all rows reads.
+    is_sparse : bool
+    p : row vector
+        The nominal weights: positive, with sum 1.
+    y, groups : row vectors
+        `groups` is None where none were given.
+    """
+
+    n_samples: int
+    n_features: int
+    n_entries: int
+    p: RowVector
+    y: RowVector
+    groups: RowVector | None
+
+    # What a store can do beyond the operations below; a solver names what it needs.
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    """Some of "single rows" (steps on one row at a time), "whole vectors" (sets of a user's own),
+    "compiled" (arrays that compiled code runs on) and "responses" (how weights move with the
+    losses, for Newton's method)."""
+    engine: Mapping[str, Any] = MappingProxyType({})
+    """DRAGO's iterations and blocks, where a store has its own."""
+    is_linear: bool = True
+    """Whether predictions are ``X w + b``."""
+    is_sparse: bool = False
+    is_uniform: bool = False
+    """Whether all nominal weights are known to be equal."""
+    least_part: int = 2000
+    """Rows below which a smaller problem takes no less time."""
+    small: int = 1 << 19
+    """Entries of X below which a visit costs less than what goes with it."""
+
+    def has(self, capability: str) -> bool:
+        """Whether the store can do this."""
+        return capability in self.capabilities
+
+    def has_cheap_gram(self, loss: Any) -> bool:
+        """Whether the Gram matrix of all rows takes no longer than that of a few."""
+        return False
+
+    @property
+    def in_float64(self) -> RowStore:
+        """The same rows in float64, for certificates."""
+        return self
+
+    # ------------------------------------------------------------------------ in and out
+
+    def export(self, values: RowVector) -> Any:
+        """A row vector for the user, in the form in which the rows were given."""
+        raise NotImplementedError
+
+    def enter(self, name: str, values: Any) -> RowVector:
+        """A row vector that a user has given."""
+        raise NotImplementedError
+
+    def take(self, index: Index) -> RowStore:
+        """Some of the rows, in a store of the same kind; their weights sum to 1."""
+        raise NotImplementedError
+
+    def sample(self, index: Index) -> Any:
+        """A few of the rows as arrays (`drago.rows.memory.ArrayRows`); their weights sum to 1."""
+        raise NotImplementedError
+
+    def condensed(self, n_classes: int) -> RowStore | None:
+        """One row of zeros for each class (and group), with its weight: at w = 0 it is the same.
+
+        None where these are hardly fewer than there are rows.
+        """
+        raise NotImplementedError
+
+    def oracle(self, uncertainty: Any, divergence: Any) -> Any:
+        """A new oracle for the weights; it starts each search where its last one ended."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------ visits to X
+
+    @is_a("map")
+    def predict(self, w: Matrix, b: Vector) -> RowVector:
+        """``X w + b`` in float64, of shape (n, n_outputs); no visit for w = 0."""
+        raise NotImplementedError
+
+    def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: RowVector = None) -> Evaluation:
+        """Losses and derivatives at ``(w, b)``; no visit to X where `raw` is given."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def apply(self, loss: Any, raw: RowVector) -> tuple[RowVector, RowVector]:
+        """Losses and derivatives at raw predictions, whether they are numbers or not."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def gradient(self, dlosses: RowVector, q: RowVector) -> Gradient:
+        """``X' (q s)`` and ``q' s`` with the slopes s."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def weighted_sum(self, c: RowVector) -> Matrix:
+        """``X' c`` for `c` of shape (n, columns)."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def centre(self) -> Vector:
+        """``X' p``, the mean of the features."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def weighted_squares(self, q: RowVector) -> Vector:
+        """``sum_i q_i x_i^2``, feature by feature."""
+        raise NotImplementedError
+
+    @is_a("greatest")
+    def longest(self, intercept: bool) -> float:
+        """The greatest norm of a row, with a last 1 for an intercept."""
+        raise NotImplementedError
+
+    @is_a("greatest")
+    def steepest(self, b: float, radius: float, intercept: bool) -> float:
+        """The greatest ``(|y - b| + radius ||x||) ||x||``."""
+        raise NotImplementedError
+
+    @is_a("greatest")
+    def steepest_of(self, dlosses: RowVector, index: Index, lengths: Vector) -> float:
+        """The greatest ``||s_i|| length_i`` of a few rows."""
+        raise NotImplementedError
+
+    @is_a("greatest")
+    def drift(self, loss: Any, ev: Evaluation, index: Index, scale: float) -> float:
+        """How far losses of some rows may be off, because their predictions are sums of steps.
+
+        Relative to themselves, or to `scale` where that is greater.
+        """
+        raise NotImplementedError
+
+    # ------------------------------------------------------------- the curvature of some rows
+
+    @is_a("map")
+    def curvature(self, loss: Any, raw: RowVector, q: RowVector) -> RowVector:
+        """``q_i l_i''``; with several outputs ``q_i`` times its upper bound."""
+        raise NotImplementedError
+
+    def heaviest(self, weight: RowVector, size: int) -> Selection:
+        """Rows of the greatest weight; where more of them weigh about the same, some of these."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def size(self, chosen: Selection) -> int:
+        """How many rows there are in a selection."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def total(self, values: RowVector, chosen: Selection = None) -> float:
+        """The sum over all rows, or over a selection."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def gram(self, chosen: Selection, weight: RowVector, intercept: bool) -> Matrix:
+        """``sum_i weight_i f_i f_i'`` over a selection, f with a last 1 for an intercept."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def leverages(self, chosen: Selection, root: Matrix, intercept: bool) -> RowVector:
+        """``||root f_i||`` for the rows of a selection."""
+        raise NotImplementedError
+
+    @is_a("greatest")
+    def greatest(self, values: RowVector) -> float:
+        """The greatest value; minus infinity where there is none."""
+        raise NotImplementedError
+
+    @is_a("choose")
+    def narrow(self, chosen: Selection, values: RowVector, most: float) -> Selection:
+        """The rows of a selection whose value is at most this."""
+        raise NotImplementedError
+
+    @is_a("choose")
+    def unbent(self, chosen: Selection, raw: RowVector, step: Gradient, delta: float) -> Selection:
+        """The rows of a selection whose residual stays within `delta` after a step."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def class_hessian(
+        self, loss: Any, chosen: Selection, raw: RowVector, q: RowVector, intercept: bool
+    ) -> Matrix:
+        """``sum_i q_i (diag(pi_i) - pi_i pi_i') (x) f_i f_i'`` over a selection, class-major."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def class_diagonal(self, loss: Any, chosen: Selection, raw: RowVector, q: RowVector) -> Matrix:
+        """``sum_i q_i x_i^2 pi_i (1 - pi_i)`` over a selection, of shape (n_features, k)."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def class_leverages(self, chosen: Selection, inverse: Matrix, intercept: bool) -> RowVector:
+        """The root of the largest ``(e_a - e_c)' M (e_a - e_c)`` over pairs of classes.
+
+        ``M_ac = f' inverse_ac f`` for the blocks of `inverse` (k x m x k x m).
+        """
+        raise NotImplementedError
+
+    def hessian(
+        self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
+    ) -> Matrix:
+        """``sum_i q_i l_i'' + Z' (dq/dl) Z`` with Z the gradients of the losses, class-major."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------- vectors of the rows
+
+    @is_a("map")
+    def add(self, x: RowVector, y: RowVector, t: float = 1.0) -> RowVector:
+        """``x + t y``."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def scaled(self, x: RowVector, t: float) -> RowVector:
+        """``t x``."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def mix(self, x: RowVector, y: RowVector, share: float) -> RowVector:
+        """``(1 - share) x + share y``."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def relative(self, q: RowVector) -> RowVector:
+        """``q / p``."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def second_moment(self, x: RowVector) -> float:
+        """``sum_i p_i x_i^2``."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def shift(self, raw: RowVector, b: Vector) -> RowVector:
+        """``raw + b``."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def by_class(self, values: Vector) -> RowVector:
+        """The value of each row's class."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def class_masses(self, weights: RowVector, n_classes: int) -> Vector:
+        """The weight of each class."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def dot(self, x: RowVector, y: RowVector) -> float:
+        """``sum_i x_i y_i``."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def count(self, q: RowVector, above: float = 0.0) -> int:
+        """How many rows weigh more than this."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def slope_along(self, q: RowVector, dlosses: RowVector, step: RowVector) -> float:
+        """``sum_i q_i <s_i, step_i>``."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def slope_sums(self, q: RowVector, dlosses: RowVector) -> tuple[Vector, Vector]:
+        """``sum_i q_i s_i`` and ``sum_i q_i |s_i|``, by output."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def distance(self, divergence: Any, q: RowVector) -> float:
+        """``D(q || p)``."""
+        raise NotImplementedError
+
+    def primal(self, divergence: Any, nu: float, losses: RowVector, q: RowVector) -> float:
+        """``sum_i q_i l_i - nu D(q || p)``."""
+        value = float(self.dot(q, losses))
+        return value - nu * self.distance(divergence, q) if nu > 0 else value
+
+    # --------------------------------------------------------------- what weights are worth
+
+    @is_a("sum")
+    def slack_sums(
+        self, is_kl: bool, nu: float, losses: RowVector, exact: RowVector, q: RowVector
+    ) -> Vector:
+        """``sum exact mirror(exact)``, the sum of the losses, and rows where q alone has weight."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def slack_terms(
+        self,
+        is_kl: bool,
+        nu: float,
+        losses: RowVector,
+        exact: RowVector,
+        q: RowVector,
+        mean: float,
+        centre: float,
+    ) -> Vector:
+        """The sums of `slack`: optimality condition, Bregman divergence, ``|exact - q|``."""
+        raise NotImplementedError
+
+    @is_a("greatest")
+    def slack_scale(self, is_kl: bool, nu: float, exact: RowVector, centre: float) -> float:
+        """The greatest ``nu |mirror(exact) - centre|``."""
+        raise NotImplementedError
+
+    def slack(
+        self, divergence: Any, nu: float, losses: RowVector, exact: RowVector, q: RowVector
+    ) -> float | None:
+        """``L(w, exact) - L(w, q)`` as a sum of two nonnegative terms.
+
+        ``<exact - q, l - nu grad Omega(exact)>`` is the optimality condition of the exact weights,
+        the rest a Bregman divergence. None where that is infinite; not a number where the exact
+        weights are beaten by more than rounding.
+        """
+        is_kl = divergence.name == "kl"
+        centre, total, alone = self.slack_sums(is_kl, nu, losses, exact, q)
+        if is_kl and nu > 0 and alone > 0:
+            return None
+        # Centred, so that the sums have no large parts to cancel.
+        mean = total / self.n_samples
+        first, bregman, moved = self.slack_terms(is_kl, nu, losses, exact, q, mean, centre)
+        scale = self.slack_scale(is_kl, nu, exact, centre)
+        # Where losses and slopes vanish together, the slopes are what rounding leaves of two terms.
+        rounding = 4.0 * np.finfo(float).eps * moved * (scale + nu * (1.0 + abs(centre)))
+        scale += max(abs(end) for end in self.extremes(losses))
+        if first < -1e-8 * (scale + 1e-300) - rounding:
+            return np.nan
+        return float(max(first, 0.0) + nu * max(bregman, 0.0))
+
+    def extremes(self, values: RowVector) -> tuple[float, float]:
+        """The least and the greatest of its entries."""
+        raise NotImplementedError
+
+    def violation(self, uncertainty: Any, q: RowVector) -> float:
+        """How far weights are from the set, in mass."""
+        raise NotImplementedError
+
+    def q_max(self, uncertainty: Any) -> float:
+        """The largest weight that the set allows a row."""
+        raise NotImplementedError
+
+    def kappa_q(self, uncertainty: Any) -> float:
+        """The largest ``q_i / p_i`` that the set allows."""
+        raise NotImplementedError
+
+    # --------------------------------------------- what oracles of rows in parts are made of
+
+    def profile(self, u: RowVector) -> tuple[Vector, Vector]:
+        """The distinct values of a vector, ascending, and the nominal weight of each."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def looked_up(self, u: RowVector, values: Vector, of: Vector, with_p: bool) -> RowVector:
+        """For each row the entry of `of` at its value, times ``p_i`` if `with_p`."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def of_groups(self, of: Vector, with_p: bool) -> RowVector:
+        """For each row the entry of its group, times ``p_i`` if `with_p`."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def weighted(self, u: RowVector, less: float = 0.0) -> RowVector:
+        """``p_i (u_i - less)``."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def group_sums(self, values: RowVector, n_groups: int) -> Vector:
+        """The sum over each group."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def group_spread(self, q: RowVector, ratio: Vector) -> float:
+        """``sum_i |q_i - p_i ratio_g|``, with the ratio of the row's group."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def excess(self, q: RowVector, cap: float) -> float:
+        """``sum_i max(q_i - cap p_i, 0)``."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def response_sums(
+        self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
+    ) -> tuple[Matrix, Matrix, Vector, Vector, float]:
+        """What `hessian` is made of, for pools of rows that move together.
+
+        ``sum_i q_i l_i'' + rate_i z_i z_i'`` with the gradients z of the losses, the sums of
+        ``rate_i z_i`` and of the rates by pool, ``sum_i rate_i direction_i z_i`` and
+        ``sum_i rate_i direction_i^2``.
+        """
+        raise NotImplementedError
+
+    @is_a("sum")
+    def group_gradients(self, ev: Evaluation, mass: Vector, intercept: bool) -> Matrix:
+        """``sum over each group of (p_i / mass_g) z_i`` with the gradients z of the losses."""
+        raise NotImplementedError
+
+    # ----------------------------------------------------------------------- the intercept
+
+    @is_a("sum")
+    def balance_sums(self, loss: Any, raw: RowVector, q: RowVector, masses: Any) -> Vector:
+        """What `drago.terms.losses.Loss.balance_with` needs to know of all rows."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def balanced(
+        self, loss: Any, raw: RowVector, q: RowVector, sums: Vector, masses: Any
+    ) -> tuple[RowVector, RowVector]:
+        """Slopes of zero sum, and their Fenchel-Young terms."""
+        raise NotImplementedError
+
+    def balance(
+        self, loss: Any, raw: RowVector, q: RowVector, n_outputs: int
+    ) -> tuple[RowVector, float] | None:
+        """Slopes with ``sum_i q_i alpha_i = 0``, and what they cost, ``sum_i q_i young_i``.
+
+        None where the loss knows no conjugate (`drago.terms.losses.Loss.balance`).
+        """
+        if not loss.has_conjugate:
+            return None
+        masses = self.class_masses(q, n_outputs) if loss.has_class_hessian else None
+        sums = self.balance_sums(loss, raw, q, masses)
+        alpha, young = self.balanced(loss, raw, q, sums, masses)
+        return alpha, self.dot(q, young)
+
+    @is_a("sum")
+    def tangent_excess(
+        self, q: RowVector, here: RowVector, losses: RowVector, dlosses: RowVector, shift: float
+    ) -> float:
+        """``sum_i q_i max(here_i - losses_i + s_i shift, 0)``: tangents at other intercepts."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def moments(self, raw: RowVector) -> Vector:
+        """The sums of all raw predictions and of their squares."""
+        raise NotImplementedError
+
+    def offsets(self, raw: RowVector) -> tuple[float, float, float]:
+        """The least, the greatest and the weighted mean of ``y - raw``, for one output."""
+        raise NotImplementedError

@@ -1,0 +1,448 @@
+"""Rows on a device of torch: tensors that stay where they are.
+
+X may be float32: products with it are summed in float64, as everything else is, so that a
+certificate means the same as on arrays. Devices without float64 (Apple's) work in float32.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from drago._validation import check_groups, check_nominal
+from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
+from drago.rows.memory import ArrayRows
+from drago.rows.open import Opened
+from drago.rows.tensors import Chosen, TensorVectors, to_host
+from drago.terms.losses import Squared
+from drago.terms.uncertainty.grouped import group_sums
+from drago.torch_engine._checks import (
+    as_device,
+    check_features,
+    check_target,
+    from_numpy,
+    nominal_weights,
+    on_host,
+)
+from drago.torch_engine.losses import on_tensors
+from drago.torch_engine.oracles import TensorOracle, working_dtype
+
+Array = npt.NDArray[Any]
+
+# Entries of X that are converted to float64 at a time, on processors and on other devices.
+_CHUNK, _LARGE_CHUNK = 1 << 18, 1 << 26
+# Rows, and entries of X, that take a graphics card as long as it takes to tell it what to do.
+_LEAST_PART, _SMALL = 1 << 20, 1 << 27
+# A loss whose kernel gives raw predictions as well.
+_PLAIN = Squared()
+
+
+def open_rows(X: Tensor, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    """Tensors, see `drago.rows.open.open_rows`; y, weights and groups are brought to X."""
+    X = check_features(X)
+    n, device = X.shape[0], X.device
+    on_tensors(loss)  # says why not
+    y = check_target(y, n, loss, device)
+    labels = None if groups is None else check_groups(on_host(groups), n)
+    p, kept = nominal_weights(sample_weight, n, device)
+    mask = None
+    if kept is not None:
+        mask = on_host(kept)
+        X, y = X[kept], y[kept]
+        labels = None if labels is None else check_groups(labels[mask], int(p.shape[0]))
+    place = None if labels is None else torch.from_numpy(labels).to(device)
+    rows = TensorRows(X, y, p, place, is_uniform=sample_weight is None, gives_tensors=True)
+    return Opened(rows, mask, int(y.max()) + 1 if loss.has_class_hessian else 1)
+
+
+def moved(rows: Any, device: Any, loss: Any, uncertainty: Any) -> TensorVectors:
+    """Rows on arrays or tensors, on a device; the results of a problem on arrays are arrays."""
+    place = as_device(device)
+    if isinstance(rows, TensorVectors):
+        here = rows.device
+        same = here.type == place.type and place.index in (None, here.index)
+        return rows if same else rows.moved(place)
+    if rows.is_sparse:
+        raise TypeError(
+            "the torch engine takes dense features, but X is sparse: leave device=None, or "
+            "give X.toarray() if that fits into memory."
+        )
+    on_tensors(loss)
+    if uncertainty.is_users:
+        TensorOracle(uncertainty)  # says why not
+    kind, p = working_dtype(place), rows.p
+    X = from_numpy(rows.X)
+    if kind == torch.float32:
+        X = X.float()
+    y = from_numpy(rows.y)
+    return TensorRows(
+        X.contiguous().to(place),
+        y.to(place, y.dtype if y.dtype == torch.int64 else kind),
+        from_numpy(p).to(place, kind),
+        None if rows.groups is None else from_numpy(rows.groups).to(place),
+        is_uniform=bool(p.min() == p.max()),
+        gives_tensors=False,
+    )
+
+
+class TensorRows(TensorVectors):
+    """The rows of a tensor.
+
+    Parameters
+    ----------
+    X : tensor of shape (n, n_features)
+        float32 or float64, on any device, where the others are too.
+    y, p, groups : tensors of shape (n,)
+        `groups` may be None.
+    is_uniform : bool
+        Whether all of `p` is equal.
+    gives_tensors : bool
+        Whether vectors of results are tensors, too.
+    """
+
+    def __init__(
+        self,
+        X: Tensor,
+        y: Tensor,
+        p: Tensor,
+        groups: Tensor | None,
+        *,
+        is_uniform: bool,
+        gives_tensors: bool,
+    ) -> None:
+        super().__init__(p, groups, is_uniform, gives_tensors)
+        self.X, self.y = X, y
+        self.n_features = int(X.shape[1])
+        self.n_entries = self.n_samples * self.n_features
+
+    def replaced(self, **changes: Any) -> TensorRows:
+        """The same rows but for this."""
+        names = ("X", "y", "p", "groups", "is_uniform", "gives_tensors")
+        return TensorRows(**({name: getattr(self, name) for name in names} | changes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("X", "y", "p", "groups", "is_uniform", "gives_tensors")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    @cached_property
+    def in_float64(self) -> TensorRows:
+        """Themselves; on the processor where the device has no float64."""
+        if self.p.dtype == torch.float64:
+            return self
+        p = self.p.cpu().double()
+        return self.replaced(
+            X=self.X.cpu().double(),
+            y=self.y.cpu() if self.y.dtype == torch.int64 else self.y.cpu().double(),
+            p=p / p.sum(),
+            groups=None if self.groups is None else self.groups.cpu(),
+        )
+
+    @property
+    def engine(self) -> Mapping[str, Any]:  # type: ignore[override]
+        from drago.torch_engine.blocks import TensorBlocks
+        from drago.torch_engine.iterations import KINDS
+
+        return {"rows": TensorBlocks, **KINDS}
+
+    @property
+    def least_part(self) -> int:  # type: ignore[override]
+        return _LEAST_PART if self.device.type == "cuda" else TensorVectors.least_part
+
+    @property
+    def small(self) -> int:  # type: ignore[override]
+        return _SMALL if self.device.type == "cuda" else TensorVectors.small
+
+    def has_cheap_gram(self, loss: Any) -> bool:
+        return self.device.type == "cuda" and loss.is_quadratic
+
+    @cached_property
+    def kernels(self) -> Any:
+        """Fused kernels for the passes with one output, where there are some for this device."""
+        return _fused_passes(self.device) if self.device.type == "cuda" else None
+
+    def kernels_for(self, loss: Any) -> Any:
+        """The same; None for a loss of several outputs."""
+        return None if loss.has_class_hessian else self.kernels
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """Squares of the euclidean norms of the rows."""
+        square = torch.empty_like(self.p)
+        for rows in self._chunks():
+            square[rows] = (self.X[rows].to(self.p) ** 2).sum(1)
+        return square
+
+    def row_norms(self, intercept: bool) -> Tensor:
+        """Euclidean norms of the rows, with a last 1 for an intercept."""
+        return torch.sqrt(self.norms + float(intercept))
+
+    def longest(self, intercept: bool) -> float:
+        return float(self.row_norms(intercept).amax())
+
+    def steepest(self, b: float, radius: float, intercept: bool) -> float:
+        norms = self.row_norms(intercept)
+        return float((((self.y - b).abs() + norms * radius) * norms).amax())
+
+    # ------------------------------------------------------------------------ in and out
+
+    def moved(self, place: torch.device) -> TensorRows:
+        """The same rows on another device."""
+        kind = working_dtype(place)
+        p = self.p.to(place, kind)
+        return self.replaced(
+            X=(self.X.float() if kind == torch.float32 else self.X).to(place),
+            y=self.y.to(place, self.y.dtype if self.y.dtype == torch.int64 else kind),
+            p=p / p.sum(),
+            groups=None if self.groups is None else self.groups.to(place),
+        )
+
+    def take(self, index: Index) -> TensorRows:
+        place = torch.from_numpy(index).to(self.device)
+        p, groups = self.p[place], self.groups
+        if groups is not None:
+            found = check_groups(groups[place].cpu().numpy(), int(index.size))
+            groups = torch.from_numpy(found).to(self.device)
+        return self.replaced(
+            X=self.X.index_select(0, place), y=self.y[place], p=p / p.sum(), groups=groups
+        )
+
+    def sample(self, index: Index) -> ArrayRows:
+        few = self.take(index)
+        X, y, p = (to_host(values) for values in (few.X, few.y, few.p))
+        return ArrayRows(X, y, p / p.sum())
+
+    def condensed(self, n_classes: int) -> TensorRows | None:
+        labels = self.y.to(torch.int64)
+        if self.groups is not None:
+            labels = labels + n_classes * self.groups
+        if int(labels.max()) >= self.n_samples:
+            return None
+        mass = group_sums(labels.cpu().numpy(), to_host(self.p))
+        there = np.flatnonzero(mass)
+        mass = check_nominal(mass[there] / mass.sum())
+        kind = self.p.dtype
+        return self.replaced(
+            X=torch.zeros((there.size, 1), dtype=kind),
+            y=torch.from_numpy(there % n_classes).to(self.y.dtype),
+            p=torch.from_numpy(mass).to(kind),
+            is_uniform=False,
+            groups=None if self.groups is None else torch.from_numpy(there // n_classes),
+        )
+
+    # ------------------------------------------------------------------------ visits to X
+
+    def _chunks(self) -> list[slice]:
+        rows = max(1, self._chunk // self.n_features)
+        return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
+
+    @property
+    def _chunk(self) -> int:
+        return _CHUNK if self.device.type == "cpu" else _LARGE_CHUNK
+
+    def predict(self, w: Matrix, b: Vector) -> Tensor:
+        if not w.any():
+            return self.on_device(b).expand(self.n_samples, -1).contiguous()
+        return self.predicted(self.on_device(w), self.on_device(b))
+
+    def predicted(self, w: Tensor, b: Tensor) -> Tensor:
+        """``X w + b`` for coefficients on the device."""
+        if self.kernels is not None and w.shape[1] == 1:
+            raw = torch.empty_like(self.p)
+            unused = torch.empty_like(self.p), torch.empty_like(self.p)
+            self.visit(_PLAIN, w, b, *unused, raw)
+            return raw[:, None]
+        if self.X.dtype == w.dtype:
+            return self.X @ w + b
+        raw = torch.empty((self.n_samples, w.shape[1]), dtype=w.dtype, device=self.device)
+        for rows in self._chunks():
+            torch.matmul(self.X[rows].to(w.dtype), w, out=raw[rows])
+        return raw.add_(b)
+
+    def apply(self, loss: Any, raw: Tensor) -> tuple[Tensor, Tensor]:
+        return on_tensors(loss).evaluate(self.y, raw)
+
+    def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
+        if raw is None and self.kernels_for(loss) is not None and w.any():
+            losses, slopes, raw = (torch.empty_like(self.p) for _ in range(3))
+            self.visit(loss, self.on_device(w), self.on_device(b), losses, slopes, raw)
+            slopes, raw = slopes[:, None], raw[:, None]
+        else:
+            raw = self.predict(w, b) if raw is None else raw
+            losses, slopes = self.apply(loss, raw)
+        if not bool(torch.isfinite(losses.sum() + slopes.sum())):
+            bad = ~(torch.isfinite(losses) & torch.isfinite(slopes).all(1))
+            if bool(bad.any()):
+                i = int(bad.to(torch.int8).argmax())
+                raise NonFiniteLossError(
+                    f"the loss {loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
+                    f"first on row {i} at the raw prediction {raw[i].tolist()}; "
+                    "scale the features and the target."
+                )
+        return Evaluation(w, b, raw, losses, slopes)
+
+    def accumulate(self, c: Tensor) -> Tensor:
+        """``X' c`` on the device."""
+        if self.kernels is not None and c.shape[1] == 1:
+            return self.kernels.accumulate(self.X, c[:, 0], *self.all_rows)[0][:, None]
+        if self.X.dtype == c.dtype:
+            return self.X.T @ c
+        out = torch.zeros((self.n_features, c.shape[1]), dtype=c.dtype, device=self.device)
+        for rows in self._chunks():
+            out.addmm_(self.X[rows].to(c.dtype).T, c[rows])
+        return out
+
+    @cached_property
+    def all_rows(self) -> tuple[Any, Tensor]:
+        """All rows as one block, and its name, for the fused kernels."""
+        starts = torch.tensor([0, self.n_samples], device=self.device)
+        return self.kernels.Rows(starts, 1, 1, self.n_samples), starts[:1]
+
+    def visit(
+        self, loss: Any, w: Tensor, b: Tensor, losses: Tensor, slopes: Tensor, raw: Tensor
+    ) -> None:
+        """Losses, derivatives and raw predictions by the fused kernel, written to vectors."""
+        self.kernels.evaluate(
+            self.X, self.y, w[:, 0], b, *self.all_rows, losses, slopes, raw,
+            code=loss.code, parameter=loss.parameter,
+        )  # fmt: skip
+
+    def gradient(self, dlosses: Tensor, q: Tensor) -> Gradient:
+        weighted = q[:, None] * dlosses
+        found = torch.cat([self.accumulate(weighted), weighted.sum(0, keepdim=True)])
+        both = to_host(found)
+        return Gradient(both[:-1], both[-1])
+
+    def weighted_sum(self, c: Tensor) -> Matrix:
+        """``X' c``."""
+        return to_host(self.accumulate(c))
+
+    def centre(self) -> Vector:
+        return self.weighted_sum(self.p[:, None])[:, 0]
+
+    def weighted_squares(self, q: Tensor) -> Vector:
+        out = torch.zeros_like(self.X[0], dtype=self.p.dtype)
+        for rows in self._chunks():
+            out += q[rows] @ self.X[rows].to(self.p.dtype) ** 2
+        return to_host(out)
+
+    def drift(self, loss: Any, ev: Evaluation, index: Index, scale: float) -> float:
+        place = torch.from_numpy(index).to(self.device)
+        rows = self.X.index_select(0, place).to(self.p.dtype)
+        off = (rows @ self.on_device(ev.w) + self.on_device(ev.b) - ev.raw[place]).abs()
+        slope = ev.dlosses[place].abs()
+        if np.isfinite(loss.curvature):
+            slope = (slope + loss.curvature * off).clamp(max=loss.lipschitz)
+        size = ev.losses[place].abs().clamp(min=max(scale, np.finfo(float).tiny))
+        return float((slope * off / size[:, None]).amax())
+
+    # ------------------------------------------------------------- the curvature of some rows
+
+    def features(self, index: Tensor, intercept: bool) -> Tensor:
+        """Rows of X in float64, with a last 1 for an intercept."""
+        F = self.X.index_select(0, index).to(self.p.dtype)
+        return torch.nn.functional.pad(F, (0, 1), value=1.0) if intercept else F
+
+    def _parts(self, chosen: Chosen, width: int) -> list[slice]:
+        """Places of a selection, as many at a time as memory likes."""
+        n, step = int(chosen.index.shape[0]), max(1, self._chunk // width)
+        return [slice(k, min(k + step, n)) for k in range(0, n, step)]
+
+    def curvature(self, loss: Any, raw: Tensor, q: Tensor) -> Tensor:
+        if raw.shape[1] > 1:
+            return loss.curvature * q
+        return q * on_tensors(loss).second(self.y, raw)
+
+    def gram(self, chosen: Chosen, weight: Tensor, intercept: bool) -> Matrix:
+        m = self.n_features + int(intercept)
+        out = torch.zeros((m, m), dtype=self.p.dtype, device=self.device)
+        for part in self._parts(chosen, m):
+            place = chosen.index[part]
+            F = self.features(place, intercept)
+            out.addmm_((F * weight[place, None]).T, F)
+        return to_host(out)
+
+    def leverages(self, chosen: Chosen, root: Matrix, intercept: bool) -> Tensor:
+        there, out = self.on_device(root.T), self.p.new_empty(chosen.index.shape[0])
+        for part in self._parts(chosen, root.shape[1]):
+            moved = self.features(chosen.index[part], intercept) @ there
+            out[part] = (moved * moved).sum(1)
+        return out.sqrt_()
+
+    def unbent(self, chosen: Chosen, raw: Tensor, step: Gradient, delta: float) -> Chosen:
+        place = chosen.index
+        move = self.predict(step.w, step.b)[place, 0]
+        residual = raw[place, 0] - self.y[place]
+        return Chosen(place[(residual - move).abs() <= delta])
+
+    def class_hessian(
+        self, loss: Any, chosen: Chosen, raw: Tensor, q: Tensor, intercept: bool
+    ) -> Matrix:
+        k, m = raw.shape[1], self.n_features + int(intercept)
+        H = self.p.new_zeros((k, k, m, m))
+        for part in self._parts(chosen, m):
+            place = chosen.index[part]
+            F, pi = self.features(place, intercept), torch.softmax(raw[place], 1)
+            for a in range(k):
+                of_class = q[place] * pi[:, a]
+                for c in range(a, k):
+                    moved = of_class * ((1.0 if a == c else 0.0) - pi[:, c])
+                    H[a, c].addmm_((F * moved[:, None]).T, F)
+        found = to_host(H)
+        for a in range(k):
+            for c in range(a):
+                found[a, c] = found[c, a].T
+        return found.transpose(0, 2, 1, 3).reshape(k * m, k * m)
+
+    def class_diagonal(self, loss: Any, chosen: Chosen, raw: Tensor, q: Tensor) -> Matrix:
+        out = self.p.new_zeros((self.n_features, raw.shape[1]))
+        for part in self._parts(chosen, self.n_features):
+            place = chosen.index[part]
+            pi = torch.softmax(raw[place], 1)
+            out.addmm_((self.features(place, False) ** 2).T, q[place, None] * pi * (1.0 - pi))
+        return to_host(out)
+
+    def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Tensor:
+        k, out = inverse.shape[0], self.p.new_zeros(chosen.index.shape[0])
+        blocks = self.on_device(np.ascontiguousarray(inverse.transpose(0, 2, 1, 3)))
+        for part in self._parts(chosen, inverse.shape[1]):
+            F = self.features(chosen.index[part], intercept)
+            own = [((F @ blocks[a, a]) * F).sum(1) for a in range(k)]
+            for a in range(k):
+                for c in range(a + 1, k):
+                    pair = own[a] + own[c] - 2.0 * ((F @ blocks[a, c]) * F).sum(1)
+                    out[part] = torch.maximum(out[part], pair)
+        return out.sqrt_()
+
+
+@cache
+def _fused_passes(device: torch.device) -> Any:
+    """The module of fused passes, None where it cannot be used."""
+    if torch.version.hip is not None:
+        return None
+    try:
+        from drago.torch_engine import _triton
+    except ImportError:
+        return None
+    rows = _triton.Rows.deal(1, device=device)
+    one, two, three = (torch.ones(1, dtype=torch.float64, device=device) for _ in range(3))
+    block = torch.zeros(1, dtype=torch.int64, device=device)
+    try:
+        _triton.evaluate(one.view(1, 1), one, one, one, rows, block, two, three, code=0)
+    except Exception as error:  # of many kinds: no compiler, an old version, another card
+        warnings.warn(
+            f"the fused passes on {device} could not be built, plain ones instead: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return _triton

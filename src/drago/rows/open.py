@@ -1,0 +1,85 @@
+"""The registry: from what a user gives to the store that holds it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drago._validation import check_features, check_groups, check_sample_weight
+from drago.rows.base import RowStore
+from drago.rows.memory import ArrayRows
+
+# Share of the total weight below which a row counts as dropped: its inverse must be finite.
+_NEGLIGIBLE = 1e-200
+
+
+class Opened(NamedTuple):
+    """Rows behind their door."""
+
+    rows: RowStore
+    kept: Any
+    """Which of the given rows have weight; None for all of them."""
+    n_outputs: int
+
+
+# Packages whose objects are not arrays, and the modules that open them.
+_HOMES = {"torch": "drago.rows.device"}
+
+
+def register(package: str, module: str) -> None:
+    """Have X of a package's types opened by ``module.open_rows``, which takes what this one takes.
+
+    Parameters
+    ----------
+    package : str
+        The first word of the types' module, such as "torch".
+    module : str
+        Imported when such an X is given for the first time.
+    """
+    _HOMES[package] = module
+
+
+def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    """The store for some data.
+
+    Parameters
+    ----------
+    X : array, sparse matrix, tensor, or what was registered
+    y : array of shape (n,)
+    loss : Loss
+        Says what the target has to be.
+    sample_weight, groups : arrays of shape (n,) or None
+    """
+    home = _HOMES.get(type(X).__module__.partition(".")[0])
+    opener: Callable[..., Opened] = _open_arrays
+    if home is not None:
+        opener = importlib.import_module(home).open_rows
+    return opener(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
+
+
+def _open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    X = check_features(X)
+    n, kept = X.shape[0], None
+    y = loss.check_target(y, n)
+    groups = None if groups is None else check_groups(groups, n)
+    if sample_weight is None:
+        p = np.full(n, 1.0 / n)
+    else:
+        p = check_sample_weight(sample_weight, n)
+        # Divided by the largest first: a sum of huge weights must not overflow.
+        p = p / p.max()
+        p = p / p.sum()
+        some = p > _NEGLIGIBLE
+        if not some.all():
+            kept = some
+            X, y, p = X[kept], y[kept], p[kept]
+            groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
+    return Opened(ArrayRows(X, y, p, groups), kept, loss.n_outputs(y))
+
+
+def on_device(rows: RowStore, device: Any, loss: Any, uncertainty: Any) -> RowStore:
+    """The same rows on a device of torch."""
+    return importlib.import_module(_HOMES["torch"]).moved(rows, device, loss, uncertainty)

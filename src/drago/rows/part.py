@@ -1,0 +1,129 @@
+"""Rows in arrays that are a part of more: what rows in parts need of each of them besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from drago.rows.base import Evaluation, Index, Matrix, Vector
+from drago.rows.memory import ArrayRows, Chosen
+
+
+class ArrayPart(ArrayRows):
+    """A part of the rows, in arrays; its weights sum to less than 1."""
+
+    @property
+    def n_groups(self) -> int:
+        """Groups, by the numbers that occur here."""
+        return 0 if self.groups is None else int(self.groups.max()) + 1
+
+    def mass_of(self, index: Index) -> float:
+        """The nominal weight of some rows."""
+        return float(self.p[index].sum())
+
+    def none(self) -> Chosen:
+        """No rows."""
+        return Chosen(np.empty(0, dtype=np.int64))
+
+    def cells(self, n_classes: int, n_groups: int) -> Vector:
+        """The nominal weight of each class and group."""
+        labels = self.y.astype(np.int64)
+        if self.groups is not None:
+            labels = labels + n_classes * self.groups
+        return np.bincount(labels, self.p, n_classes * max(n_groups, 1))
+
+    # --------------------------------------------------------------------------- weights
+
+    def profile(self, u: Vector) -> tuple[Vector, Vector]:
+        values, place = np.unique(u, return_inverse=True)
+        return values, np.bincount(place, self.p)
+
+    def looked_up(self, u: Vector, values: Vector, of: Vector, with_p: bool) -> Vector:
+        found = of[np.searchsorted(values, u)]
+        return self.p * found if with_p else found
+
+    def of_groups(self, of: Vector, with_p: bool) -> Vector:
+        found = of[self.groups]
+        return self.p * found if with_p else found
+
+    def weighted(self, u: Vector, less: float = 0.0) -> Vector:
+        return self.p * (u - less)
+
+    def group_sums(self, values: Vector, n_groups: int) -> Vector:
+        return np.bincount(self.groups, values, n_groups)  # type: ignore[arg-type]
+
+    def group_greatest(self, values: Vector, n_groups: int) -> Vector:
+        """The greatest value of each group; 0 where it has none here."""
+        out = np.zeros(n_groups)
+        np.maximum.at(out, self.groups, values)  # type: ignore[arg-type]
+        return out
+
+    def group_spread(self, q: Vector, ratio: Vector) -> float:
+        return float(np.abs(q - self.p * ratio[self.groups]).sum())
+
+    def excess(self, q: Vector, cap: float) -> float:
+        return float(np.maximum(q - cap * self.p, 0.0).sum())
+
+    # ----------------------------------------------------------------- how weights respond
+
+    def _gradients(self, ev: Evaluation, chosen: Chosen, intercept: bool) -> Matrix:
+        """Of the losses of some rows, class-major."""
+        F = chosen.features(self, intercept)
+        Z = ev.dlosses[chosen.index][:, :, None] * F[:, None, :]
+        return Z.reshape(len(F), Z.shape[1] * Z.shape[2])
+
+    def response_sums(
+        self, loss: Any, ev: Evaluation, q: Vector, response: Any, intercept: bool
+    ) -> tuple[Matrix, Matrix, Vector, Vector, float]:
+        chosen = Chosen(np.flatnonzero((q > 0) | (response.pool >= 0)))
+        H = self.plain_hessian(loss, ev, q, chosen, intercept)
+        moving = np.flatnonzero(response.pool >= 0)
+        Z, rate = self._gradients(ev, Chosen(moving), intercept), response.rate[moving]
+        pool, scaled = response.pool[moving].astype(np.int64), Z * rate[:, None]
+        sums = np.zeros((response.n_pools, Z.shape[1]))
+        np.add.at(sums, pool, scaled)
+        mass = np.bincount(pool, rate, response.n_pools)
+        along, norm = np.zeros(Z.shape[1]), 0.0
+        if response.direction is not None:
+            z = response.direction[moving]
+            along, norm = scaled.T @ z, float(rate @ (z * z))
+        return H + Z.T @ scaled, sums, mass, along, norm
+
+    def plain_hessian(
+        self, loss: Any, ev: Evaluation, q: Vector, chosen: Chosen | None, intercept: bool
+    ) -> Matrix:
+        """``sum_i q_i l_i''``, class-major."""
+        chosen = Chosen(np.flatnonzero(q)) if chosen is None else chosen
+        if loss.has_class_hessian:
+            return self.class_hessian(loss, chosen, ev.raw, q, intercept)
+        return self.gram(chosen, self.curvature(loss, ev.raw, q), intercept)
+
+    def group_gradients(self, ev: Evaluation, mass: Vector, intercept: bool) -> Matrix:
+        Z = self._gradients(ev, Chosen(np.arange(self.n_samples)), intercept)
+        out = np.zeros((mass.size, Z.shape[1]))
+        assert self.groups is not None
+        np.add.at(out, self.groups, Z * (self.p / mass[self.groups])[:, None])
+        return out
+
+    # ----------------------------------------------------------------------- the intercept
+
+    def balance_sums(self, loss: Any, raw: Matrix, q: Vector, masses: Any) -> Vector:
+        return loss.balance_sums(self.y, raw, q, masses)
+
+    def balanced(
+        self, loss: Any, raw: Matrix, q: Vector, sums: Vector, masses: Any
+    ) -> tuple[Matrix, Vector]:
+        return loss.balance_with(self.y, raw, q, sums, masses)
+
+
+def cut(rows: ArrayRows, ends: Sequence[int]) -> list[ArrayPart]:
+    """Rows of arrays in parts that end at these numbers and at the last row."""
+    places = [0, *ends, rows.n_samples]
+    return [
+        ArrayPart(
+            rows.X[a:b], rows.y[a:b], rows.p[a:b], None if rows.groups is None else rows.groups[a:b]
+        )
+        for a, b in zip(places, places[1:])
+    ]

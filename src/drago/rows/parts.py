@@ -1,0 +1,295 @@
+"""Rows in parts: any stores, one after the other, as one.
+
+What an operation does with its parts is said where it is declared (`drago.rows.base`), so that all
+of them follow from those of the parts. Sums are added in the order of the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from drago.rows.atoms import AtomOracle, AtomResponse, merged
+from drago.rows.base import (
+    Evaluation,
+    Index,
+    Matrix,
+    NonFiniteLossError,
+    RowStore,
+    RowVector,
+    Vector,
+)
+
+# Rounds in which the least weight of a selection is looked for, and how far it may fall short.
+_ROUNDS = 60
+_SHORT = 0.9
+
+
+class PartVector:
+    """A vector of the rows, or a selection of them, in parts: nothing but the store reads it."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self.parts = tuple(parts)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(
+            "a vector of the rows is opaque: hand it to an operation of problem.rows, or to "
+            "problem.rows.export where an array is wanted."
+        )
+
+    __array__ = __getitem__ = __iter__ = __len__ = __bool__ = __float__ = _refuse
+
+
+class PartedRows(RowStore):
+    """Several stores as one.
+
+    Parameters
+    ----------
+    parts : sequence of RowStore
+        Their nominal weights are those of all rows: they sum to 1 together. Groups are numbered
+        alike in all of them.
+    """
+
+    capabilities = frozenset({"responses"})
+    vector: Callable[[Iterable[Any]], Any] = PartVector
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = tuple(parts)
+        self.n_samples = sum(part.n_samples for part in self.parts)
+        self.n_features = self.parts[0].n_features
+        self.n_entries = sum(part.n_entries for part in self.parts)
+        self.is_sparse = self.parts[0].is_sparse
+        self.p, self.y = (self.vector(getattr(part, name) for part in self.parts) for name in "py")
+        self.groups = None
+        if self.parts[0].groups is not None:
+            self.groups = self.vector(part.groups for part in self.parts)
+        self.n_groups = max(part.n_groups for part in self.parts)
+        self.label_type = self.parts[0].y.dtype
+
+    # ------------------------------------------------------------------------ over the parts
+
+    def _each(self, name: str, arguments: Sequence[Any], settings: dict[str, Any]) -> list[Any]:
+        """An operation on every part, with the parts of what it is given."""
+        return [
+            getattr(part, name)(
+                *(_part(value, k) for value in arguments),
+                **{key: _part(value, k) for key, value in settings.items()},
+            )
+            for k, part in enumerate(self.parts)
+        ]
+
+    def _together(self, found: list[Any]) -> Any:
+        """Vectors from those of the parts, and tuples of vectors from tuples."""
+        if isinstance(found[0], tuple):
+            return tuple(self.vector(each) for each in zip(*found))
+        return self.vector(found)
+
+    def _local(self, index: Index) -> list[tuple[int, Index]]:
+        """Numbers of rows as numbers in their parts."""
+        ends = np.cumsum([part.n_samples for part in self.parts])
+        of = np.searchsorted(ends, index, side="right")
+        starts = ends - [part.n_samples for part in self.parts]
+        return [(int(k), index[of == k] - starts[k]) for k in np.unique(of)]
+
+    def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
+        found = []
+        for k, part in enumerate(self.parts):
+            try:
+                found.append(part.evaluate(loss, w, b, _part(raw, k)))
+            except NonFiniteLossError as error:
+                where = f"in part {k} of {len(self.parts)}, "
+                raise NonFiniteLossError(where + str(error)) from None
+        raw, losses, dlosses = (self.vector(each[k] for each in found) for k in (2, 3, 4))
+        return Evaluation(w, b, raw, losses, dlosses)
+
+    def extremes(self, values: RowVector) -> tuple[float, float]:
+        ends = self._each("extremes", (values,), {})
+        return min(end[0] for end in ends), max(end[1] for end in ends)
+
+    def offsets(self, raw: RowVector) -> tuple[float, float, float]:
+        found = self._each("offsets", (raw,), {})
+        least, greatest, mean = zip(*found)
+        return min(least), max(greatest), sum(mean)
+
+    def drift(self, loss: Any, ev: Evaluation, index: Index, scale: float) -> float:
+        return max(
+            self.parts[k].drift(loss, _part(ev, k), some, scale) for k, some in self._local(index)
+        )
+
+    def steepest_of(self, dlosses: RowVector, index: Index, lengths: Vector) -> float:
+        ends = np.cumsum([0] + [some.size for _, some in self._local(index)])
+        return max(
+            self.parts[k].steepest_of(_part(dlosses, k), some, lengths[ends[i] : ends[i + 1]])
+            for i, (k, some) in enumerate(self._local(index))
+        )
+
+    # ------------------------------------------------------------------------ in and out
+
+    def export(self, values: RowVector) -> Any:
+        return np.concatenate([np.asarray(part) for part in values.parts])
+
+    def enter(self, name: str, values: Any) -> RowVector:
+        from drago._validation import check_vector
+
+        array = check_vector(name, values, self.n_samples)
+        ends = np.cumsum([part.n_samples for part in self.parts])[:-1]
+        return self.vector(np.split(array, ends))
+
+    def sample(self, index: Index) -> Any:
+        from drago.rows.memory import ArrayRows
+
+        few = [self.parts[k].sample(some) for k, some in self._local(index)]
+        mass = [float(self.parts[k].mass_of(some)) for k, some in self._local(index)]
+        total = sum(mass)
+        p = np.concatenate([m / total * one.p for m, one in zip(mass, few)])
+        stack = np.concatenate
+        if self.is_sparse:
+            from scipy.sparse import vstack as stack
+        groups = None if self.groups is None else np.concatenate([one.groups for one in few])
+        X, y = stack([one.X for one in few]), np.concatenate([one.y for one in few])
+        return ArrayRows(X, y, p, groups)
+
+    def take(self, index: Index) -> RowStore:
+        return self.sample(index)
+
+    def condensed(self, n_classes: int) -> RowStore | None:
+        from drago.rows.memory import ArrayRows
+
+        if (self.n_groups or 1) * n_classes >= self.n_samples:
+            return None
+        mass = _sum(self._each("cells", (n_classes, self.n_groups), {}))
+        there = np.flatnonzero(mass)
+        groups = None if self.groups is None else there // n_classes
+        y = (there % n_classes).astype(self.label_type)
+        p = mass[there] / mass[there].sum()
+        return ArrayRows(np.zeros((there.size, 1)), y, p, groups)
+
+    # --------------------------------------------------------------------------- weights
+
+    def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
+        return AtomOracle(self, uncertainty, divergence)
+
+    def profiles(self, u: RowVector) -> list[tuple[Vector, Vector]]:
+        """The atoms of each part (`drago.rows.atoms`)."""
+        return self._each("profile", (u,), {})
+
+    def heaviest(self, weight: RowVector, size: int) -> RowVector:
+        """As many of each part as it has among the heaviest of all."""
+        low, high = 0.0, self.greatest(weight)
+        counts = self._counts(weight, 0.5 * high)
+        if sum(counts) > size:
+            total = sum(counts)
+            counts = [size * count // total for count in counts]
+        else:
+            counts = self._counts(weight, low)
+            for _ in range(_ROUNDS):
+                if sum(counts) <= size and (low == 0.0 or sum(counts) >= _SHORT * size):
+                    break
+                middle = 0.5 * (low + high)
+                found = self._counts(weight, middle)
+                low, high = (middle, high) if sum(found) > size else (low, middle)
+                counts = found if sum(found) <= size else counts
+                low = max(low, np.finfo(float).tiny)
+        return self.vector(
+            part.heaviest(values, count) if count else part.none()
+            for part, values, count in zip(self.parts, weight.parts, counts)
+        )
+
+    def _counts(self, weight: RowVector, above: float) -> list[int]:
+        return self._each("count", (weight, above), {})
+
+    def violation(self, uncertainty: Any, q: RowVector) -> float:
+        lacking = self.excess(self.scaled(q, -1.0), 0.0)
+        if uncertainty.needs_groups:
+            mass, r = (self.group_sums(x, self.n_groups) for x in (self.p, q))
+            inner = uncertainty._inner._violation(r, mass, None)
+            return max(lacking, self.group_spread(q, r / mass), inner)
+        return max(0.0, abs(self.total(q) - 1.0), lacking, self._excess(uncertainty, q))
+
+    def _excess(self, uncertainty: Any, q: RowVector) -> float:
+        if uncertainty.tail_share is not None:
+            return self.excess(q, 1.0 / uncertainty.tail_share)
+        if uncertainty.own_divergence is not None:
+            return self.distance(uncertainty.match("auto"), q) - uncertainty.radius
+        if not uncertainty.is_spectral:
+            return 0.0
+        # The worst sets of rows are those of the largest q/p, and rows of equal q/p go together.
+        ratio, mass = merged(self.profiles(self.relative(q)))
+        taken = np.cumsum((ratio * mass)[::-1]) - uncertainty.tail(np.cumsum(mass[::-1]))
+        return float(taken.max())
+
+    def q_max(self, uncertainty: Any) -> float:
+        mass, heaviest = self._masses(uncertainty)
+        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
+        return float((inner._max_ratios(mass, None) * heaviest).max())
+
+    def kappa_q(self, uncertainty: Any) -> float:
+        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
+        return float(inner._max_ratios(self._masses(uncertainty)[0], None).max())
+
+    def _masses(self, uncertainty: Any) -> tuple[Vector, Vector]:
+        """Masses that decide on the largest ratios, and the largest weight with each of them.
+
+        A ratio falls with the mass of the row (or group), and the weight rises with it.
+        """
+        if not uncertainty.needs_groups:
+            ends = np.array(self.extremes(self.p))
+            return ends, ends
+        largest = np.max(self._each("group_greatest", (self.p, self.n_groups), {}), axis=0)
+        return self.group_sums(self.p, self.n_groups), largest
+
+    def hessian(
+        self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
+    ) -> Matrix:
+        if response.inner is not None:
+            H = _sum(self._each("plain_hessian", (loss, ev, q, None, intercept), {}))
+            mass = self.group_sums(self.p, self.n_groups)
+            return H + response.inner.curvature(self.group_gradients(ev, mass, intercept))
+        H, sums, mass, along, norm = self.response_sums(loss, ev, q, response, intercept)
+        safe = np.where(mass > 0, mass, 1.0)
+        H = H - sums.T @ (sums / safe[:, None])
+        return H - np.outer(along, along / norm) if norm > 0 else H
+
+
+def _part(value: Any, k: int) -> Any:
+    """What an operation on the part `k` is given."""
+    if isinstance(value, PartVector):
+        return value.parts[k]
+    if isinstance(value, Evaluation):
+        return Evaluation(*(_part(each, k) for each in value))
+    return value.part(k, _part) if isinstance(value, AtomResponse) else value
+
+
+def _derived(name: str, kind: str) -> Any:
+    """An operation on parts from that of each part."""
+
+    def operation(self: PartedRows, *arguments: Any, **settings: Any) -> Any:
+        found = self._each(name, arguments, settings)
+        if kind in ("map", "choose"):
+            return self._together(found)
+        if kind == "greatest":
+            return max(found)
+        return _sum(found)
+
+    operation.__name__, operation.__doc__ = name, getattr(RowStore, name).__doc__
+    return operation
+
+
+def _sum(found: list[Any]) -> Any:
+    """The sum of numbers, arrays or tuples of these, in their order."""
+    if isinstance(found[0], tuple):
+        sums = [_sum(list(each)) for each in zip(*found)]
+        return type(found[0])(*sums) if hasattr(found[0], "_fields") else tuple(sums)
+    total = found[0]
+    for each in found[1:]:
+        total = total + each
+    return total
+
+
+for _name, _operation in vars(RowStore).items():
+    if hasattr(_operation, "kind") and _name not in vars(PartedRows):
+        setattr(PartedRows, _name, _derived(_name, _operation.kind))
