@@ -23,6 +23,7 @@ import numpy.typing as npt
 from drago.certificate.bounds import curvature_cost, gradient, has_curvature_bound
 from drago.certificate.hessian import newton_step
 from drago.loop.loop import Iterate, Loop
+from drago.loop.method import Method
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.compiled import is_capped_chi2
 from drago.terms.constraints import L2Ball
@@ -64,10 +65,11 @@ _AFFORDABLE = 60.0
 
 
 @dataclass(frozen=True)
-class Newton:
+class Newton(Method):
     """Settings of the Newton method; it has none."""
 
     name = "newton"
+    needs = ("whole vectors",)
 
     @staticmethod
     def is_affordable(problem: DROProblem) -> bool:
