@@ -45,9 +45,9 @@ def point_forms(problem: DROProblem, prefix: str = "", ending: str = "") -> dict
     }
 
 
-def memory_form(oracle: Any) -> Form:
-    """Where a search begins does not decide where it ends: any number will do."""
-    return Fields(dict.fromkeys(oracle.memory, ANY))
+def memory_form(memory: dict[str, Any]) -> Form:
+    """Of an oracle. Where a search begins does not decide where it ends: any number will do."""
+    return Fields(dict.fromkeys(memory, ANY))
 
 
 def check_whole(arrays: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def check_loop(problem: DROProblem, oracle: Any, state: State) -> None:
             "_evaluating": NOT_NEGATIVE,
             "elapsed": NOT_NEGATIVE,
             "notes": Items(Text()),
-            "oracle": memory_form(oracle),
+            "oracle": memory_form(oracle.memory),
             "records": Items(Row((*record, *bounds))),
             **claims,
         }

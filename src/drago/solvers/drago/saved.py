@@ -148,8 +148,9 @@ def check_iterations(iterations: Iterations, rules: tuple[str, ...], state: Stat
     own = {name: array for name, array in arrays.items() if not name.startswith(others)}
     Fields(forms).check("method", own)
     block = Count(-1, m - 1)
+    memories = iterations.memories
     lists: dict[str, Form] = {}
-    if iterations._unsettled is not None:
+    if memories["unsettled"]:
         lists = {"moved": Number(0.0, nan=True), "rest": Count()}
     parts = {
         "counts": Fields(
@@ -160,8 +161,8 @@ def check_iterations(iterations: Iterations, rules: tuple[str, ...], state: Stat
                 "_is_fresh": Count(0, 1),
             }
         ),
-        "oracle": memory_form(iterations.oracle),
-        "estimator": memory_form(iterations._estimator),
+        "oracle": memory_form(memories["oracle"]),
+        "estimator": memory_form(memories["estimator"]),
         "steps": _STEPS[rule],
         "unsettled": Fields(lists),
     }
