@@ -134,7 +134,8 @@ LAYERS = [
     {"terms", "datasets"},
     {"rows", "problem", "intercept"},
     {"metric", "certificate", "result"},
-    {"loop", "solvers", "torch_engine"},
+    {"loop"},
+    {"solvers", "torch_engine"},
     {"estimators", "scorers"},
     {"plotting"},
 ]

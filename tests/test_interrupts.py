@@ -276,10 +276,11 @@ def test_estimators_keep_the_answer_and_raise(before_the_result_is_kept, monkeyp
 
 
 def test_the_clock_of_a_solve_ends_before_its_warning(monkeypatch):
-    from drago.solvers import outcome
+    from drago.loop import outcome
+    from drago.loop.clock import Clock
 
-    read, clock = [], base.Loop.elapsed.fget
-    monkeypatch.setattr(base.Loop, "elapsed", property(lambda loop: read.append(1) or clock(loop)))
+    read, clock = [], Clock.elapsed.fget
+    monkeypatch.setattr(Clock, "elapsed", property(lambda own: read.append(1) or clock(own)))
     monkeypatch.setattr(outcome, "warn", lambda message: read.append("warned"))
     drago.solve(make(), "lbfgs", tol=0.0, max_iter=1)
     assert read[-1] == "warned" and 1 in read

@@ -23,7 +23,6 @@ from lagged_baseline import cvar_spectrum, isotonic
 
 import drago
 from drago.loop.loop import Iterate, Loop
-from drago.loop.warm_up import compile_for
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import Status
 from drago.solvers.drago.blocks import Blocks
@@ -264,16 +263,15 @@ class Recorder(Loop):
         self.worth = problem.reference[0] - optimum
         self.most_iterations = np.inf
         self._noting, self._next = 0.0, 0.0
-        self._began = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Seconds of the method alone."""
-        return time.perf_counter() - self._began - self._noting - self._evaluating
+        return self.clock.elapsed - self.clock.evaluating - self._noting
 
     def observe(self, iterate: Iterate) -> None:
         seconds = self.seconds
-        calls = iterate.n_oracle_calls + self._before[2]
+        calls = iterate.n_oracle_calls + self.before.n_oracle_calls
         late = seconds >= self.limits.most_seconds or iterate.n_iter >= self.most_iterations
         if calls >= self._next or late:
             self._note(iterate, calls, seconds)
@@ -282,7 +280,7 @@ class Recorder(Loop):
         if self.certified:
             super().observe(iterate)
         else:
-            self._last = iterate
+            self.last = iterate
 
     def _note(self, iterate: Iterate, calls: int, seconds: float) -> None:
         began = time.perf_counter()
@@ -298,7 +296,7 @@ class Recorder(Loop):
                 pass
         share = (value - self.optimum) / self.worth
         curve.calls.append(calls)
-        curve.iterations.append(iterate.n_iter + self._before[0])
+        curve.iterations.append(iterate.n_iter + self.before.n_iter)
         curve.seconds.append(seconds)
         curve.objective.append(value)
         curve.suboptimality.append(share)
@@ -313,7 +311,7 @@ class Recorder(Loop):
 
     def _over(self, end: str) -> None:
         self.curve.end = end
-        self._stop(Status.STOPPED)
+        self.stop(Status.STOPPED)
 
 
 def record(
@@ -332,7 +330,7 @@ def record(
 
 def warm_up(method: Any, problem: DROProblem, entry: Entry) -> None:
     """Compile what a run needs: a stand-in by the library, then a moment of the run itself."""
-    compile_for(problem, method)
+    Loop(problem, tol=0.0).compile(method)
     short = Limits(target=0.0, passes=1.0, seconds=0.0, most_seconds=0.05)
     loop = Recorder(problem, 0, short, 0.0, certified=not entry.tuned and entry.stochastic)
     with np.errstate(all="ignore"):

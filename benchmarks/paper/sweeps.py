@@ -21,7 +21,7 @@ from problems import Spec
 
 import drago
 from drago.datasets import make_synthetic
-from drago.loop.warm_up import compile_for
+from drago.loop.loop import Loop
 from drago.metric import make_metric
 from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.constants import theory_step
@@ -76,7 +76,7 @@ def _rate(n: int, d: int, setting: dict[str, float], guess: float | None) -> dic
     problem = spec.build()
     best = drago.solve(problem, tol=TOLERANCE).primal
     block = int(setting["b"])
-    compile_for(problem, PlainDrago(step_size=0.1))
+    Loop(problem, tol=0.0).compile(PlainDrago(step_size=0.1))
     tried: dict[float, float] = {}
 
     def decade(step: float) -> float:

@@ -12,7 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 import cases
 import drago
 import twins
-from drago.loop import loop as base
+from drago.loop import clock as clocks
+from drago.loop import judge as judges
 from drago.loop import warm_up
 from drago.loop.loop import Iterate, Loop, State, Stop
 from drago.problem import NonFiniteLossError
@@ -164,7 +165,7 @@ def test_time_limit_by_the_clock(monkeypatch):
     """The solve ends at the first iteration after the limit, compilation left out."""
     clock = FakeClock()
     problem, method = make(), Ticking(clock, GradientDescent(1e-3))
-    monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=clock))
     result = quiet_solve(problem, method, tol=0.0, time_limit=10.5)
     assert result.status == "time_limit" and result.n_iter == 11
     assert "time_limit=10.5 s reached after 11 iterations" in result.message
@@ -436,14 +437,14 @@ class Ticking:
 def test_clocks(monkeypatch):
     """Certificates count in `time` alone, compilation in neither clock."""
     clock = FakeClock()
-    judge = base.judge
+    judge = judges.judge
 
     def slow_judge(*args, **kwargs):
         clock.now += 100.0
         return judge(*args, **kwargs)
 
-    monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr(base, "judge", slow_judge)
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(judges, "judge", slow_judge)
     monkeypatch.setattr(warm_up, "_COMPILED", set())
     method = Ticking(clock, GradientDescent())
     result = quiet_solve(make(), method, max_iter=12, tol=0.0)

@@ -188,7 +188,7 @@ def stages(problem, c, seed):
     found = []
     for kind in (_Stage, _CompiledStage):
         loop = Loop(problem, 1e-12)
-        loop._enter_reference()
+        loop.ledger.open(loop.judge.reference())
         run = _Run(problem, loop)
         rng = np.random.default_rng(seed)
         w, b = 0.3 * rng.standard_normal((problem.n_features, 1)), np.zeros(1)

@@ -1,4 +1,4 @@
-"""The only loop: clocks, certificates, stopping, history, the best point and the result.
+"""The only loop: it lets methods run, has their points judged, and decides when a solve is over.
 
 A method moves; everything else happens here. It calls `Loop.observe` after each of its iterations
 (or batches of them) with the point it has reached, and goes on until that raises `Stop`.
@@ -6,29 +6,31 @@ A method moves; everything else happens here. It calls `Loop.observe` after each
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from drago._interrupts import guard
 from drago._validation import are_finite
-from drago.certificate.certificate import Certificate, relative, uncertified
-from drago.certificate.certify import NO_BOUND, judge
 from drago.certificate.search import AMPLE
 from drago.files.checkpoint import State as CheckpointState
 from drago.loop.best import Best
+from drago.loop.budget import Budget
+from drago.loop.clock import Clock
+from drago.loop.goal import Goal, measure
+from drago.loop.judge import Judge
+from drago.loop.ledger import Ledger
+from drago.loop.method import Method as Method
+from drago.loop.method import Solver, adapted
 from drago.loop.outcome import result_of
+from drago.loop.protocol import Counts
 from drago.loop.protocol import Diverged as Diverged
 from drago.loop.protocol import Enough as Enough
 from drago.loop.protocol import Iterate as Iterate
-from drago.loop.protocol import Method as Method
 from drago.loop.protocol import Start as Start
 from drago.loop.protocol import State as State
 from drago.loop.protocol import Stop as Stop
@@ -36,17 +38,16 @@ from drago.loop.resume import Checkpoints
 from drago.loop.start import start_on_a_part
 from drago.loop.threads import blas_threads
 from drago.loop.warm_up import compile_for
-from drago.metric import FLOOR, Metric, make_metric, subsample
-from drago.problem import DROProblem, Evaluation, NonFiniteLossError
-from drago.result import Record, SolverResult, Status
-from drago.solvers.drago.blocks import SMALL
+from drago.metric import FLOOR, Metric, make_metric
+from drago.problem import DROProblem, NonFiniteLossError
+from drago.result import SolverResult, Status
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
 class Loop:
-    """One solve: judges what a method observes and decides when it is over.
+    """One solve: shows what a method observes to the judge, and decides when it is over.
 
     Parameters
     ----------
@@ -71,6 +72,22 @@ class Loop:
         A solve inside another: no warning, no compilation of its own, no interrupt caught.
     trusting : bool
         Whether the method's own estimate of the gap is enough to stop: no certificates.
+
+    Attributes
+    ----------
+    clock, budget, goal, judge, ledger
+        The time; what certificates may cost; what ends the solve; who makes them; what was found.
+    oracle : DualOracle
+        The judge's, for methods too.
+    status : Status
+    last : Iterate or None
+        The last point that was observed, with the counts of all methods.
+    before : Counts
+        What methods that handed over have done.
+    start_at : Start or None
+        Where a method starts, if that is another point than the trivial model.
+    metric : Metric or None
+        The one in use, for whoever goes on.
     """
 
     def __init__(
@@ -83,38 +100,27 @@ class Loop:
         random_state: int = 0,
         start: Start | None = None,
         checkpoints: Checkpoints | None = None,
-        others: Sequence[Method] = (),
+        others: Sequence[Solver] = (),
         why: str = "",
         quiet: bool = False,
         trusting: bool = False,
     ) -> None:
-        self.problem, self.tol, self.quiet = problem, tol, quiet
-        self.trusting = trusting
-        self.random_state = random_state
-        self.max_iter, self.time_limit, self.callback = max_iter, time_limit, callback
+        self.problem, self.tol, self.max_iter = problem, tol, max_iter
+        self.random_state, self.why = random_state, why
+        self.quiet, self.trusting = quiet, trusting
+        self.clock, self.budget = Clock(time_limit), Budget(problem.n_entries)
+        self.goal = Goal(problem, tol)
+        self.judge = Judge(problem, tol, self.budget)
+        self.ledger = Ledger(problem, self.clock, callback)
+        self.oracle = self.judge.oracle
         self.status = Status.STALLED
-        self.oracle = problem.dual_oracle()
-        self._exact = problem.in_float64  # what certificates are made with
-        self._records: list[Record] = []
-        self._last: Iterate | None = None
-        self._judged_iter = -1
-        self._looks = 0
-        self._next_look = 1
-        self._factor = 1.0  # certified gap / estimate, at the last certificate
-        self._extra_passes = 0.0
-        self._metric_passes = 0.0  # apart, for certificates are not to be fewer for it
-        self._began = time.perf_counter()
-        self._earlier = 0.0  # seconds before a resumption
-        self._rested = self._began
-        self._evaluating = 0.0
+        self.last: Iterate | None = None
+        self.before = Counts()
+        self.start_at = start
+        self.metric: Metric | None = None
+        self._is_start_given = start is not None
         self._checkpoints = checkpoints
-        self._best: Best | None = None
-        self._start, self._given = start, start is not None
-        self.metric: Metric | None = None  # the one in use, for whoever goes on
-        self._others, self.why = others, why
-        self._notes: list[str] = []
-        self._allowed = np.inf
-        self._before = (0, 0.0, 0)  # iterations, passes, calls of methods that handed over
+        self._others = [adapted(other) for other in others]
         self._guard = guard()
 
     # ------------------------------------------------------------------------ for methods
@@ -124,89 +130,110 @@ class Loop:
         self._guard.poll()
         if not (are_finite(iterate.w) and are_finite(iterate.b)):
             raise Diverged("the iterates diverged to NaN or infinity")
-        if any(self._before):
-            n_iter, n_passes, n_calls = self._before
-            iterate = iterate._replace(
-                n_iter=iterate.n_iter + n_iter,
-                n_passes=iterate.n_passes + n_passes,
-                n_oracle_calls=iterate.n_oracle_calls + n_calls,
-            )
+        iterate = self.before.added_to(iterate)
         if not self.problem.constraint.contains(iterate.w):
             inside = self.problem.constraint.project(iterate.w)
             iterate = iterate._replace(w=inside, evaluation=None)
-        if self._last is None and self._given:
+        if self.last is None and self._is_start_given:
             self._enter_start(iterate)
-        self._last = iterate
-        if self.trusting and self._seems_done(iterate):
-            self._stop(Status.OPTIMAL)
+        self.last = iterate
+        if self.trusting and self.goal.seems_reached(iterate, self.best):
+            self.stop(Status.OPTIMAL)
         limit = self.max_iter is not None and iterate.n_iter >= self.max_iter
-        late = self._is_late()
-        if limit or late or self._is_due(iterate):
-            self._judge(iterate, self._credit(iterate))
-        if self.best.is_certified(self.tol):
-            self._stop(Status.OPTIMAL)
-        if self._is_stationary():
-            self._stop(Status.STATIONARY)
+        if limit or self.clock.is_late or self._is_due(iterate):
+            self._judge(iterate, self.budget.credit(iterate.n_passes))
+        if self.goal.is_certified(self.best):
+            self.stop(Status.OPTIMAL)
+        if self.goal.is_stationary(self.best):
+            self.stop(Status.STATIONARY)
         if limit:
-            self._stop(Status.MAX_ITER)
-        if self._is_late():
-            self._stop(Status.TIME_LIMIT)
-        if iterate.n_passes > self._allowed:
+            self.stop(Status.MAX_ITER)
+        if self.clock.is_late:
+            self.stop(Status.TIME_LIMIT)
+        if self.budget.is_spent(iterate.n_passes):
             raise Enough
+
+    def stop(self, status: Status) -> NoReturn:
+        """End the run of the method, and the solve."""
+        self.status = status
+        raise Stop
 
     @property
     def start(self) -> tuple[Matrix, Vector]:
         """Where a method starts: a given point, or w = 0 with its best intercept."""
-        if self._start is not None:
-            return self._start.w.copy(), self._start.b.copy()
+        if self.start_at is not None:
+            return self.start_at.w.copy(), self.start_at.b.copy()
         return self.trivial
 
     @property
     def has_start(self) -> bool:
         """Whether that is another point than the trivial model."""
-        return self._start is not None
+        return self.start_at is not None
 
     @property
     def was_given_a_start(self) -> bool:
-        """Whether the caller gave it, and not a method that handed over."""
-        return self._start is not None and not any(self._before)
+        """Whether it is, and does not come from a method that handed over."""
+        return self.start_at is not None and not any(self.before)
 
     @property
     def start_weights(self) -> Vector | None:
         """Weights to start with, where some were given."""
-        return None if self._start is None else self._start.q
+        return None if self.start_at is None else self.start_at.q
 
     @property
     def start_centre(self) -> Vector | None:
         """The features' centre, where the metric of the start has one."""
-        return None if self._start is None else self._start.centre
+        return None if self.start_at is None else self.start_at.centre
 
     @property
     def start_error(self) -> float:
         """How far above the optimum the start may lie, as far as is known."""
         return min(max(self.best.gap, 0.0), abs(self.problem.reference[0]))
 
-    def iterations_left(self, n_iter: int) -> int:
-        """How many a method may make that has made `n_iter`, up to the limit; at least one."""
-        done = n_iter + self._before[0]
-        return sys.maxsize if self.max_iter is None else max(self.max_iter - done, 1)
+    @property
+    def trivial(self) -> tuple[Matrix, Vector]:
+        """The trivial model: w = 0 with its best intercept."""
+        return self.problem.origin
+
+    @property
+    def best(self) -> Best:
+        """The best point and the best bound so far."""
+        return self.ledger.best
+
+    def best_point(self) -> tuple[Matrix, Vector]:
+        """A copy of the best point certified so far."""
+        _, w, b = self.best.point
+        return w.copy(), b.copy()
 
     @property
     def measure(self) -> float:
         """What has to become small: the certified gap, or ``||grad P||^2`` without one."""
-        return _measure(self.best.point[0], self.best.gap)
+        return measure(self.best.point[0], self.best.gap)
 
     @property
     def estimate_wanted(self) -> float:
         """What a method's free estimate of the gap has to fall to."""
-        if not self.problem.is_convex:
-            return (self.tol * self.problem.reference_slope) ** 2 / max(self._factor, 1e-300)
-        primal, reference = self._objective(self._last)
-        return self.tol * max(reference - primal, 0.0) / max(self._factor, 1e-300)
+        return self.goal.estimate_wanted(self.last, self.best)
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds to the time limit, where there is one."""
+        return self.clock.left
+
+    @property
+    def counts(self) -> Counts:
+        """What all methods have done up to the last point that was observed."""
+        last = self.last
+        return Counts() if last is None else Counts(last.n_iter, last.n_passes, last.n_oracle_calls)
+
+    def iterations_left(self, n_iter: int) -> int:
+        """How many a method may make that has made `n_iter`, up to the limit; at least one."""
+        done = n_iter + self.before.n_iter
+        return sys.maxsize if self.max_iter is None else max(self.max_iter - done, 1)
 
     def make_metric(self, kind: str, mean: Vector | None, floor: float = FLOOR) -> Metric:
         """The metric of the problem, or that of the part of its rows which gave the start."""
-        inherited = None if self._start is None else self._start.metric
+        inherited = None if self.start_at is None else self.start_at.metric
         if inherited is not None and kind != "euclidean":
             self.metric = inherited
         else:
@@ -215,224 +242,114 @@ class Loop:
                 self.metric = make_metric(self.problem, kind, mean, floor)
             else:
                 self.metric, passes = own(self.problem, kind, floor)
-                self._metric_passes += passes
+                self.budget.spend_on_metric(passes)
         return self.metric
-
-    def hand_over(self, method: Method, passes: float = np.inf) -> str:
-        """Let another method go on from the best point, for so many passes; it will be named."""
-        try:
-            method.check(self.problem)
-        except ValueError as error:
-            return str(error)
-        last = self._last
-        if last is not None:
-            self._before = (last.n_iter, last.n_passes, last.n_oracle_calls)
-        self._notes.append(f"finished by {method.name} from iteration {self._before[0]} on")
-        self._compile(method)
-        self._start = Start(*self.best_point(), metric=self.metric)
-        self._factor = 1.0
-        self._next_look = self._before[0] + 1
-        self._allowed = self._before[1] + passes
-        try:
-            return method.run(self.problem, self)
-        except Enough:
-            assert self._last is not None
-            self._judge(self._last, self._credit(self._last))
-            return "another method did no better"
-
-    def _compile(self, method: Method) -> None:
-        """Compile what a method needs; the clocks leave that out."""
-        began = time.perf_counter()
-        compile_for(self.problem, method)
-        spent = time.perf_counter() - began
-        self._began, self._rested = self._began + spent, self._rested + spent
-
-    @property
-    def trivial(self) -> tuple[Matrix, Vector]:
-        return self.problem.origin
-
-    def best_point(self) -> tuple[Matrix, Vector]:
-        """The best point certified so far."""
-        _, w, b = self.best.point
-        return w.copy(), b.copy()
-
-    @property
-    def best(self) -> Best:
-        """The best point and the best bound so far."""
-        assert self._best is not None
-        return self._best
-
-    @property
-    def time_left(self) -> float | None:
-        """Seconds to the time limit, where there is one."""
-        if self.time_limit is None:
-            return None
-        return max(self.time_limit - (time.perf_counter() - self._began), 0.0)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds, those before a resumption included."""
-        return self._earlier + time.perf_counter() - self._began
 
     def rest(self, snapshot: Callable[[], CheckpointState]) -> None:
         """For a method that can be resumed: `snapshot` holds all it needs to go on from here."""
         if self._checkpoints is not None:
             self._checkpoints.rest(self, snapshot)
-        self._rested = time.perf_counter()
+        self.clock.rest()
 
-    @property
-    def is_running_out(self) -> bool:
-        """Whether the time limit may come before the next rest."""
-        if self.time_limit is None:
-            return False
-        now = time.perf_counter()
-        return now - self._began + 2.0 * (now - self._rested) >= self.time_limit
+    def hand_over(self, method: Solver, passes: float = np.inf) -> str:
+        """Let another method go on from the best point, for so many passes; it will be named."""
+        method = adapted(method)
+        try:
+            method.check(self.problem)
+        except ValueError as error:
+            return str(error)
+        self.before = self.counts
+        n_iter = self.before.n_iter
+        self.ledger.notes.append(f"finished by {method.name} from iteration {n_iter} on")
+        self.compile(method)
+        self.start_at = Start(*self.best_point(), metric=self.metric)
+        self.goal.factor = 1.0
+        self.budget.hand_over(n_iter, self.before.n_passes + passes)
+        try:
+            return method.run(self.problem, self)
+        except Enough:
+            assert self.last is not None
+            self._judge(self.last, self.budget.credit(self.last.n_passes))
+            return "another method did no better"
 
-    def _is_late(self) -> bool:
-        return self.time_left == 0.0
+    def inner(self, problem: DROProblem, tol: float, **more: Any) -> Loop:
+        """A quiet solve of another problem inside this one, in the time that is left."""
+        settings = {"time_limit": self.time_left, "random_state": self.random_state, **more}
+        return Loop(problem, tol, quiet=True, **settings)
 
-    # ------------------------------------------------------------------------ the decisions
-
-    def _stop(self, status: Status) -> None:
-        self.status = status
-        raise Stop
+    # ------------------------------------------------------------------------ the judgements
 
     def _is_due(self, iterate: Iterate) -> bool:
         """When the method says so, by its own estimate of the gap, or from time to time."""
-        if iterate.milestone or self._seems_done(iterate):
+        if iterate.milestone or self.goal.seems_reached(iterate, self.best):
             return True
-        if iterate.is_measured and self.problem.n_entries <= SMALL:
-            return False
-        affordable = self._extra_passes + 1.0 <= _LOOKING * iterate.n_passes
-        return affordable and iterate.n_iter >= self._next_look and not self.trusting
+        return not self.trusting and self.budget.is_look_due(iterate)
 
-    def _seems_done(self, iterate: Iterate) -> bool:
-        expected = self._factor * iterate.gap_estimate
-        if not self.problem.is_convex:
-            return expected <= 0.5 * (self.tol * self.problem.reference_slope) ** 2
-        primal, reference = self._objective(iterate)
-        return relative(expected, primal, reference) <= 0.7 * self.tol
+    def _judge(self, iterate: Iterate, credit: float, aloud: bool = True) -> None:
+        """Have a point certified, and tell the callback unless it has had its say."""
+        with self.clock.of_evaluations():
+            found = self.judge.certify(iterate, credit)
+            self.budget.looked(iterate.n_iter)
+            self.goal.learn(found[0], iterate)
+            self.best.keep(*found)
+        self.ledger.write(iterate, self.budget.total(iterate.n_passes))
+        if aloud and self.ledger.report():
+            self.stop(Status.OPTIMAL if self.goal.is_certified(self.best) else Status.STOPPED)
 
-    def _is_stationary(self) -> bool:
-        """Whether the best point is one, where that is all that can be known."""
-        found = self.best.point[0].stationarity
-        return found is not None and found <= self.tol * self.problem.reference_slope
-
-    def _objective(self, iterate: Iterate | None) -> tuple[float, float]:
-        """The best objective, known or estimated, and that of the trivial model."""
-        best = self.best.point[0]
-        estimate = np.inf if iterate is None else iterate.primal_estimate
-        return min(best.primal, estimate), best.reference
-
-    def _credit(self, iterate: Iterate) -> float:
-        """Certificates may take half as much work as the method has put in, and a little more.
-
-        The first one on large data is a cheap look: if it fails, an iteration of a method that
-        converges well is worth more than a better bound.
-        """
-        if self._is_first_look:
-            return _FIRST_CREDIT
-        return max(4.0 + 0.5 * iterate.n_passes - self._extra_passes, _LEAST_CREDIT)
-
-    @property
-    def _is_first_look(self) -> bool:
-        return self._looks == 0 and self.problem.n_entries > SMALL
-
-    def _judge(self, iterate: Iterate, credit: float) -> None:
-        began = time.perf_counter()
-        problem, ev, q, oracle = self.problem, self._evaluation(iterate), iterate.q, self.oracle
-        if self._exact is not problem:
-            # Weights of less than float64 do not lie in the set.
-            problem, ev, q, oracle = self._exact, None, None, self._exact.dual_oracle()
-        if ev is None:
-            ev = problem.evaluate(iterate.w, iterate.b)
-            self._extra_passes += 0.5
-        # A method that keeps weights offers them; predicting others is for the last word.
-        cheap = q is not None or self._is_first_look
-        certificate = judge(
-            problem,
-            ev,
-            q,
-            oracle=oracle,
-            target=self.tol,
-            credit=credit,
-            predictions=3 if credit == AMPLE or not cheap else 0,
-        )
-        self._looks += 1
-        self._extra_passes += certificate.n_passes
-        self._judged_iter = iterate.n_iter
-        # Looks by count thin out; the estimate is what calls for a certificate in good time.
-        self._next_look = max(iterate.n_iter + 1, int(1.5 * iterate.n_iter) + 1)
-        measure = _measure(certificate, certificate.gap)
-        known = math.isfinite(measure) and math.isfinite(iterate.gap_estimate)
-        if known and iterate.gap_estimate > 0:
-            self._factor = measure / iterate.gap_estimate
-        self.best.keep(certificate, ev.w, ev.b)
-        self._evaluating += time.perf_counter() - began
-        self._record(iterate)
-
-    def _evaluation(self, iterate: Iterate) -> Evaluation | None:
-        """What the method has computed at its point; not where the digits of it are lost."""
-        ev, problem = iterate.evaluation, self.problem
-        if ev is None or not iterate.is_sum:
-            return ev
-        index, scale = subsample(problem, _WITNESSES), abs(problem.reference[0])
-        return ev if problem.rows.drift(problem.loss, ev, index, scale) <= _AGREEMENT else None
-
-    def _record(self, iterate: Iterate) -> None:
-        best, w, b = self.best.point
-        gap, rel_gap = self.best.gap, self.best.rel_gap
-        elapsed = self.elapsed
-        passes = iterate.n_passes + self._extra_passes + self._metric_passes
-        self._records.append(
-            Record(
-                n_iter=iterate.n_iter,
-                n_passes=passes,
-                n_oracle_calls=iterate.n_oracle_calls,
-                time=elapsed,
-                solver_time=elapsed - self._evaluating,
-                primal=best.primal,
-                dual=best.primal - gap,
-                gap=gap,
-                rel_gap=rel_gap,
-            )
-        )
-        if self.callback is not None:
-            coef, intercept = self.problem.to_public(w, b)
-            state = State(
-                n_iter=iterate.n_iter,
-                coef=coef,
-                intercept=intercept,
-                primal=best.primal,
-                dual=best.primal - gap,
-                gap=gap,
-                rel_gap=rel_gap,
-                n_passes=passes,
-                time=elapsed,
-            )
-            began = time.perf_counter()
+    def _judge_last(self) -> None:
+        """The last word on where the method stands."""
+        if not self.ledger.is_open:
+            self.ledger.open(self.judge.reference())
+        last = self.last if self.last is not None else Iterate(*self.start, 0, 0.0, 0)
+        if self.problem.rows.engine:  # what was broken off may have written over its vectors
+            last = last._replace(evaluation=None)
+        stalled = self.status is Status.STALLED  # then spare nothing
+        is_open = stalled and not self.goal.is_certified(self.best)
+        if last.n_iter != self.budget.judged_iter or is_open:
+            credit = AMPLE if stalled else self.budget.credit(last.n_passes)
             try:
-                enough = self.callback(state)
-            except StopIteration:
-                enough = True
-            self._evaluating += time.perf_counter() - began
-            if enough:
-                self._stop(Status.OPTIMAL if self.best.is_certified(self.tol) else Status.STOPPED)
+                self._judge(last, credit, aloud=False)
+            except NonFiniteLossError:
+                if self.problem.loss.is_users:
+                    raise
+        if not stalled:
+            return
+        if self.goal.is_certified(self.best):
+            self.status = Status.OPTIMAL
+        elif self.goal.is_stationary(self.best):
+            self.status = Status.STATIONARY
+
+    def _enter_start(self, iterate: Iterate) -> None:
+        """Nothing worse than a start that was given is returned."""
+        found = self.judge.objective(iterate)
+        if found is not None:
+            self.best.keep(*found)
 
     # ------------------------------------------------------------------------ running
 
-    def run(self, method: Method) -> SolverResult:
+    def run(self, method: Solver) -> SolverResult:
         """Let `method` solve the problem."""
+        method = adapted(method)
         threads = blas_threads(self.problem, method)
         with self._guard, threads, np.errstate(over="ignore", under="ignore"):
             if self.quiet:
                 return result_of(self, method, self._run(method))
-            self._compile(method)
+            self.compile(method)
             self._guard.hold()
             why = self._run(method)
             self._is_interrupted()
             result = result_of(self, method, why)
             return result_of(self, method, why) if self._is_interrupted() else result
+
+    def compile(self, method: Solver) -> None:
+        """Compile what a method needs, by a solve of a few rows; the clock leaves that out."""
+        method = adapted(method)
+
+        def rehearse(few: DROProblem) -> None:
+            Loop(few, tol=0.0, max_iter=2, quiet=True).run(method)
+
+        with self.clock.leaving_out():
+            compile_for(self.problem, method, rehearse)
 
     def _is_interrupted(self) -> bool:
         """Whether an interrupt has come meanwhile; it is the status then."""
@@ -447,7 +364,7 @@ class Loop:
         """Everything but the result; returns why there is no further progress."""
         why = ""
         try:
-            self._enter_reference()
+            self.ledger.open(self.judge.reference())
             go_on = None
             if self._checkpoints is not None:
                 go_on = self._checkpoints.begin(self, method)
@@ -488,65 +405,8 @@ class Loop:
             why = method.run(self.problem, self)
         for other in self._others:
             self._judge_last()
-            if self.best.is_certified(self.tol):
+            if self.goal.is_certified(self.best):
                 break
             with suppress(NonFiniteLossError, Diverged):
                 why = self.hand_over(other)
         return why
-
-    def _enter_reference(self) -> None:
-        """The trivial model is the first candidate: nothing worse is ever returned."""
-        unknown = uncertified(self._exact, self._exact.reference[0])
-        if not self.problem.is_convex:
-            slope = self.problem.reference_slope
-            unknown = replace(unknown, bound=NO_BOUND, stationarity=slope)
-        self._best = Best(unknown, *self.trivial)
-
-    def _enter_start(self, iterate: Iterate) -> None:
-        """Nor anything worse than a start that was given."""
-        problem, ev = self._exact, self._evaluation(iterate)
-        if ev is not None:
-            if problem is not self.problem:
-                ev = problem.evaluate(ev.w, ev.b)
-            q = problem.dual_oracle().weights(ev.losses, problem.nu)
-            primal = problem.primal(ev.w, ev.losses, q)
-            self.best.keep(uncertified(problem, primal), ev.w, ev.b)
-
-    def _judge_last(self) -> None:
-        if self._best is None:
-            self._enter_reference()
-        last = self._last if self._last is not None else Iterate(*self.start, 0, 0.0, 0)
-        if self.problem.rows.engine:  # what was broken off may have written over its vectors
-            last = last._replace(evaluation=None)
-        stalled = self.status is Status.STALLED  # the last word: spare nothing
-        if last.n_iter != self._judged_iter or (stalled and not self.best.is_certified(self.tol)):
-            callback, self.callback = self.callback, None  # it has had its say
-            try:
-                self._judge(last, AMPLE if stalled else self._credit(last))
-            except NonFiniteLossError:
-                if self.problem.loss.is_users:
-                    raise
-            self.callback = callback
-        if not stalled:
-            return
-        if self.best.is_certified(self.tol):
-            self.status = Status.OPTIMAL
-        elif self._is_stationary():
-            self.status = Status.STATIONARY
-
-
-def _measure(certificate: Certificate, gap: float) -> float:
-    slope = certificate.stationarity
-    return gap if slope is None else slope**2
-
-
-# What each certificate may spend, come what may: without it one could not tell success.
-_LEAST_CREDIT = 4.0
-# What the first one may spend on large data.
-_FIRST_CREDIT = 1.0
-# Rows at which predictions that are sums of steps are looked at, and how well their losses have to
-# agree, by the objective of the trivial model.
-_WITNESSES = 32
-_AGREEMENT = 1e-11
-# The share of the passes that may go into certificates on the way.
-_LOOKING = 0.1

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drago.certificate.certificate import Certificate
-from drago.loop.protocol import Method, State
+from drago.loop.method import Method
+from drago.loop.protocol import State
 from drago.result import Status
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def sentence(
     if dual.restricted_to is not None:
         reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
     head = f"{loop.why}{method.name}: "
-    if loop._notes:
-        head = f"{loop.why}{method.name} ({', '.join(loop._notes)}): "
+    if loop.ledger.notes:
+        head = f"{loop.why}{method.name} ({', '.join(loop.ledger.notes)}): "
     if loop.status is Status.OPTIMAL:
         return head + f"optimal after {n_iter} iterations, {reached}{_trivial_note(loop)}."
     if loop.status is Status.STATIONARY:
@@ -43,7 +44,7 @@ def sentence(
         return head + f"max_iter={loop.max_iter} reached, {reached}; raise max_iter or tol."
     if loop.status is Status.TIME_LIMIT:
         return (
-            head + f"time_limit={loop.time_limit:g} s reached after {n_iter} iterations, "
+            head + f"time_limit={loop.clock.limit:g} s reached after {n_iter} iterations, "
             f"{reached}; raise time_limit or tol."
         )
     if loop.status is Status.INTERRUPTED:

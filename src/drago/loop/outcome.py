@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drago.loop.messages import sentence, warn
-from drago.loop.protocol import Method
+from drago.loop.method import Method
 from drago.result import History, SolverResult, Status
 
 if TYPE_CHECKING:
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
     """The best point of a solve and what is known of it; a warning where it is not optimal."""
-    problem, last = loop.problem, loop._last
+    problem, clock, done = loop.problem, loop.clock, loop.counts
     best, w, b = loop.best.point
     gap, rel_gap = loop.best.gap, loop.best.rel_gap
     dual, dual_w, dual_b = loop.best.bound
-    n_iter = 0 if last is None else last.n_iter
     coef, intercept = problem.to_public(w, b)
     dual_coef, dual_intercept = problem.to_public(dual_w, dual_b)
-    message = sentence(loop, method, rel_gap, n_iter, dual, why)
-    elapsed = loop.elapsed  # a warning may import scikit-learn first
+    message = sentence(loop, method, rel_gap, done.n_iter, dual, why)
+    elapsed = clock.elapsed  # a warning may import scikit-learn first
     if loop.status not in (Status.OPTIMAL, Status.STATIONARY) and not loop.quiet:
         warn(message)
     return SolverResult(
@@ -36,16 +35,14 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
         status=loop.status,
         message=message,
         bound=dual.bound,
-        n_iter=n_iter,
-        n_passes=(0.0 if last is None else last.n_passes)
-        + loop._extra_passes
-        + loop._metric_passes,
-        n_oracle_calls=0 if last is None else last.n_oracle_calls,
+        n_iter=done.n_iter,
+        n_passes=loop.budget.total(done.n_passes),
+        n_oracle_calls=done.n_oracle_calls,
         time=elapsed,
-        solver_time=elapsed - loop._evaluating,
+        solver_time=elapsed - clock.evaluating,
         dual_coef=dual_coef,
         dual_intercept=dual_intercept,
         solver=method.name,
         stationarity=best.stationarity,
-        history=History(tuple(loop._records)),
+        history=History(tuple(loop.ledger.records)),
     )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from drago.metric import Metric
-from drago.problem import DROProblem, Evaluation
-
-if TYPE_CHECKING:
-    from drago.loop.loop import Loop
+from drago.problem import Evaluation
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -71,6 +68,24 @@ class Iterate(NamedTuple):
     is_sum: bool = False
 
 
+class Counts(NamedTuple):
+    """What methods that handed over have done; whoever goes on counts from there."""
+
+    n_iter: int = 0
+    n_passes: float = 0.0
+    n_oracle_calls: int = 0
+
+    def added_to(self, iterate: Iterate) -> Iterate:
+        """A point with these counts on top of its own."""
+        if not any(self):
+            return iterate
+        return iterate._replace(
+            n_iter=iterate.n_iter + self.n_iter,
+            n_passes=iterate.n_passes + self.n_passes,
+            n_oracle_calls=iterate.n_oracle_calls + self.n_oracle_calls,
+        )
+
+
 @dataclass(frozen=True)
 class Start:
     """A point to start from.
@@ -106,15 +121,3 @@ class State:
     rel_gap: float
     n_passes: float
     time: float
-
-
-class Method(Protocol):
-    """What a solver has to supply."""
-
-    name: str
-
-    def check(self, problem: DROProblem) -> None:
-        """Raise ValueError, in one sentence, if the problem is not for this method."""
-
-    def run(self, problem: DROProblem, loop: Loop) -> str:
-        """Iterate, calling ``loop.observe``; return why no further progress is possible."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +16,14 @@ from drago.certificate.bounds import tangent_bound
 from drago.certificate.certificate import Certificate, lower_bound, relative, uncertified
 from drago.certificate.certify import judge_with
 from drago.files.checkpoint import CheckpointError, State, fingerprint, load, place, save
+from drago.files.forms import inner
 from drago.loop.best import Entry
 from drago.loop.messages import warn
-from drago.loop.protocol import Method, Start
+from drago.loop.method import Method
+from drago.loop.protocol import Start
+from drago.loop.saved import check_loop, check_whole
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.result import Record
-from drago.solvers.drago.saved import check_loop, check_whole, inner
 
 if TYPE_CHECKING:
     from drago.loop.loop import Loop
@@ -73,9 +75,9 @@ class Checkpoints:
         try:
             check_whole(arrays, settings)
             mine, its = ((inner(arrays, f"{part}."), settings[part]) for part in ("loop", "method"))
-            check_loop(loop._exact, loop.oracle, mine)
+            check_loop(loop.judge.exact, loop.oracle, mine)
             self._unpack(loop, *mine)
-            return method.resume(loop.problem, loop, its)  # type: ignore[attr-defined]
+            return method.resume(loop.problem, loop, its)
         except CheckpointError as error:
             raise CheckpointError(
                 f"The checkpoint {os.fspath(self.path)} cannot be used: {error}. Delete it to "
@@ -89,7 +91,7 @@ class Checkpoints:
         again, but said once.
         """
         began = time.perf_counter()
-        if began < self._next and not loop.is_running_out:
+        if began < self._next and not loop.clock.is_running_out:
             return
         arrays, settings = snapshot()
         mine, more = _pack(loop)
@@ -109,17 +111,23 @@ class Checkpoints:
         self._next = ended + max(self.every, (ended - began) / _SHARE)
 
     def _unpack(self, loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
-        for name in _NUMBERS:
-            setattr(loop, name, settings[name])
-        loop._earlier = settings["elapsed"]
-        loop._notes = settings["notes"]
+        loop.clock.resume(settings["elapsed"], settings["_evaluating"])
+        spent = ("_looks", "_judged_iter", "_next_look", "_extra_passes")
+        loop.budget.resume(*(settings[name] for name in spent))
+        loop.goal.factor = settings["_factor"]
         loop.oracle.memory = settings["oracle"]
-        loop._records = [Record(*values) for values in settings["records"]]
+        loop.ledger.notes = settings["notes"]
+        loop.ledger.records = [Record(*values) for values in settings["records"]]
         if "start.w" in arrays:
-            loop._start = Start(arrays["start.w"], arrays["start.b"])
-        began = time.perf_counter()
+            loop.start_at = Start(arrays["start.w"], arrays["start.b"])
+        with loop.clock.of_evaluations():
+            self._judge_again(loop, arrays, settings)
+
+    def _judge_again(self, loop: Loop, arrays: dict[str, Any], settings: dict[str, Any]) -> None:
+        """Take the saved points for the best, as far as the problem confirms them."""
         claims = [name for name in ("best", "dual") if name in settings]
-        entries = [_judged_again(loop, name, inner(arrays, f"{name}."), settings[name])
+        exact = loop.judge.exact
+        entries = [_judged_again(exact, name, inner(arrays, f"{name}."), settings[name])
                    for name in claims]  # fmt: skip
         if all(is_confirmed for _, is_confirmed in entries):
             loop.best.put(entries[0][0], entries[-1][0])
@@ -131,21 +139,18 @@ class Checkpoints:
                 "what was found in its place is used.",
                 UserWarning,
             )
-        loop._evaluating += time.perf_counter() - began
 
 
 def identity(loop: Loop, method: Method) -> str:
     """A digest of everything that the course of a solve depends on, but for its limits."""
-    problem, start = loop.problem, loop._start
-    if hasattr(method, "n_threads") and is_dataclass(method):
-        method = replace(method, n_threads=None)
+    problem, start = loop.problem, loop.start_at
     uncertainty = problem.uncertainty
     return fingerprint(
         problem.X,
         problem.y,
         problem.p,
         problem.groups,
-        getattr(method, "layout", 1),
+        method.layout,
         *_described(problem.loss),
         *_described(getattr(uncertainty, "given", uncertainty)),
         problem.divergence.name,
@@ -153,7 +158,7 @@ def identity(loop: Loop, method: Method) -> str:
         problem.fit_intercept,
         problem.mu,
         problem.nu,
-        repr(method),
+        repr(method.with_threads(None)),
         loop.random_state,
         __version__,
         *((None,) if start is None else (start.w, start.b, start.q)),
@@ -176,18 +181,25 @@ def _described(thing: Any) -> list[Any]:
     return out
 
 
-_NUMBERS = ("_judged_iter", "_looks", "_next_look", "_factor", "_extra_passes", "_evaluating")
 # What is kept of a certificate. The rest follows, from the problem.
 _CLAIM = ("primal", "gap", "bound", "restricted_to", "n_passes", "stationarity")
 
 
 def _pack(loop: Loop) -> State:
     arrays: dict[str, Any] = {}
-    settings: dict[str, Any] = {name: getattr(loop, name) for name in _NUMBERS}
-    settings["elapsed"] = loop.elapsed
-    settings["notes"] = loop._notes
-    settings["oracle"] = loop.oracle.memory
-    settings["records"] = [list(asdict(record).values()) for record in loop._records]
+    budget, clock, ledger = loop.budget, loop.clock, loop.ledger
+    settings: dict[str, Any] = {
+        "_judged_iter": budget.judged_iter,
+        "_looks": budget.looks,
+        "_next_look": budget.next_look,
+        "_factor": loop.goal.factor,
+        "_extra_passes": budget.passes,
+        "_evaluating": clock.evaluating,
+        "elapsed": clock.elapsed,
+        "notes": ledger.notes,
+        "oracle": loop.oracle.memory,
+        "records": [list(asdict(record).values()) for record in ledger.records],
+    }
     entries = {"best": loop.best.point, "dual": loop.best.dual}
     if loop.best.dual is loop.best.point:
         del entries["dual"]
@@ -195,20 +207,20 @@ def _pack(loop: Loop) -> State:
         arrays |= {f"{name}.w": w, f"{name}.b": b, f"{name}.q": certificate.dual_weights}
         settings[name] = {key: getattr(certificate, key) for key in _CLAIM}
         settings[name]["bound"] = certificate.bound.partition(",")[0]
-    if loop._start is not None:
-        arrays["start.w"], arrays["start.b"] = loop._start.w, loop._start.b
+    if loop.start_at is not None:
+        arrays["start.w"], arrays["start.b"] = loop.start_at.w, loop.start_at.b
     return arrays, settings
 
 
 def _judged_again(
-    loop: Loop, name: str, arrays: dict[str, Any], claim: dict[str, Any]
+    problem: DROProblem, name: str, arrays: dict[str, Any], claim: dict[str, Any]
 ) -> tuple[Entry, bool]:
     """What the problem says of a saved point, and whether that is what was saved.
 
     What was saved is used where it claims no more than what is found now, up to rounding, so that
     the solve goes on bit for bit; otherwise what is found.
     """
-    problem, w, b, q = loop._exact, arrays["w"], arrays["b"], arrays["q"]
+    w, b, q = arrays["w"], arrays["b"], arrays["q"]
     primal, gap, reference = claim["primal"], claim["gap"], problem.reference[0]
     radius, slope = claim["restricted_to"], claim["stationarity"]
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drago.loop.protocol import Method, Start
+from drago.loop.method import Method
+from drago.loop.protocol import Start
 from drago.metric import subsample
 from drago.result import Status
 
@@ -28,7 +29,7 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     in knowing it better than that.
     """
     problem = loop.problem
-    if loop._start is not None or not getattr(method, "progressive", False):
+    if loop.has_start or not method.progressive:
         return
     n, unknowns = problem.n_samples, problem.n_features * problem.n_outputs
     size = max(problem.rows.least_part, _ROWS * unknowns, n // _SHARE)
@@ -37,24 +38,15 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     part = problem.take(subsample(problem, size))
     if part.n_classes < problem.n_classes:
         return  # without a class it is another problem
-    inner = type(loop)(
-        part,
-        tol=max(loop.tol, min(_TOL * unknowns / size, _LOOSEST)),
-        max_iter=loop.max_iter,
-        time_limit=loop.time_left,
-        random_state=loop.random_state,
-        quiet=True,
-        trusting=True,
-    )
+    tol = max(loop.tol, min(_TOL * unknowns / size, _LOOSEST))
+    inner = loop.inner(part, tol, max_iter=loop.max_iter, trusting=True)
     result = inner.run(method)
-    loop._extra_passes += result.n_passes * size / n
-    loop._start = Start(*part.to_internal(result.coef, result.intercept))
-    if inner.status is Status.OPTIMAL and inner._last is not None:
-        w, b = inner._last.w, inner._last.b
-        error = inner.tol * max(part.reference[0] - inner._last.primal_estimate, 0.0)
-        metric, centre = inner.metric, None
-        if hasattr(method, "metric_at"):
-            metric, centre = method.metric_at(part, w, b, error) or (metric, centre)
-        loop._start = Start(w, b, metric=metric, centre=centre)
-    nested = "".join(f" [{note}]" for note in inner._notes)
-    loop._notes.append(f"started from {size} of {n} rows{nested}")
+    loop.budget.spend(result.n_passes * size / n)
+    loop.start_at = Start(*part.to_internal(result.coef, result.intercept))
+    last = inner.last
+    if inner.status is Status.OPTIMAL and last is not None:
+        error = tol * max(part.reference[0] - last.primal_estimate, 0.0)
+        metric, centre = method.metric_at(part, last.w, last.b, error) or (inner.metric, None)
+        loop.start_at = Start(last.w, last.b, metric=metric, centre=centre)
+    nested = "".join(f" [{note}]" for note in inner.ledger.notes)
+    loop.ledger.notes.append(f"started from {size} of {n} rows{nested}")

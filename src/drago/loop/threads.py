@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
-from drago.loop.protocol import Method
+from drago.loop.method import Method
 from drago.problem import DROProblem
 
 # Entries of X below which a second BLAS thread costs more than it gives, and below which BLAS
@@ -22,7 +22,7 @@ def blas_threads(problem: DROProblem, method: Method) -> Any:
     entries = problem.n_samples * problem.n_features * problem.n_outputs
     if max(entries, problem.n_features**2) <= _TINY:
         return nullcontext()
-    if not hasattr(method, "n_threads") and (problem.is_sparse or entries > _SMALL):
+    if not method.has_threads and (problem.is_sparse or entries > _SMALL):
         return nullcontext()
     return at_most(1)
 

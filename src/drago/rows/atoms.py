@@ -1,8 +1,8 @@
 """Exact weights for rows in parts: what the sets see of the rows are values and their masses.
 
 Rows of equal loss share their weight in proportion to ``p``. So each part sends the distinct values
-of its losses with the mass of each, the *atoms*; the oracle of the set, in memory, weighs these; and
-every part looks up what its rows get. Sets over groups need the sums by group alone.
+of its losses with the mass of each, the *atoms*; the oracle of the set, in memory, weighs these;
+and every part looks up what its rows get. Sets over groups need the sums by group alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def merged(parts: list[tuple[Vector, Vector]]) -> tuple[Vector, Vector]:
     values = np.concatenate([part[0] for part in parts])
     masses = np.concatenate([part[1] for part in parts])
     found, place = np.unique(values, return_inverse=True)
-    return found, np.bincount(place, masses)
+    return found, np.bincount(place, masses).astype(np.float64, copy=False)
 
 
 class AtomResponse:
@@ -48,14 +48,20 @@ class AtomResponse:
 
     def part(self, k: int, of: Callable[[Any, int], Any]) -> AtomResponse:
         """That of a part of the rows; `of` gives the part of a vector."""
-        vectors = (of(each, k) for each in (self.rate, self.pool, self.direction))
-        return AtomResponse(*vectors, self.n_pools, self.inner)
+        rate, pool, direction = (of(each, k) for each in (self.rate, self.pool, self.direction))
+        return AtomResponse(rate, pool, direction, self.n_pools, self.inner)
 
 
 class AtomOracle:
     """The dual oracle of a set for a store in parts."""
 
     def __init__(self, rows: Any, uncertainty: Any, divergence: Any) -> None:
+        if uncertainty.is_users:
+            raise ValueError(
+                f"{uncertainty!r} is a set of your own, whose worst_case takes whole vectors of "
+                "the rows, which rows in parts do not offer: take a built-in set, or give X as an "
+                "array."
+            )
         self.rows, self.divergence, self.uncertainty = rows, divergence, uncertainty
         self.memory: dict[str, float] = {}
         self.group_mass: Vector | None = None

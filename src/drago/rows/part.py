@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,9 +20,10 @@ class ArrayPart(ArrayRows):
         """Groups, by the numbers that occur here."""
         return 0 if self.groups is None else int(self.groups.max()) + 1
 
-    def mass_of(self, index: Index) -> float:
-        """The nominal weight of some rows."""
-        return float(self.p[index].sum())
+    def pieces(self, index: Index) -> tuple[Any, ...]:
+        """Features, targets, nominal weights and groups of some rows."""
+        given = (self.X, self.y, self.p, self.groups)
+        return tuple(None if each is None else each[index] for each in given)
 
     def none(self) -> Chosen:
         """No rows."""
@@ -32,13 +34,13 @@ class ArrayPart(ArrayRows):
         labels = self.y.astype(np.int64)
         if self.groups is not None:
             labels = labels + n_classes * self.groups
-        return np.bincount(labels, self.p, n_classes * max(n_groups, 1))
+        return _bins(labels, self.p, n_classes * max(n_groups, 1))
 
     # --------------------------------------------------------------------------- weights
 
     def profile(self, u: Vector) -> tuple[Vector, Vector]:
         values, place = np.unique(u, return_inverse=True)
-        return values, np.bincount(place, self.p)
+        return values, _bins(place, self.p, values.size)
 
     def looked_up(self, u: Vector, values: Vector, of: Vector, with_p: bool) -> Vector:
         found = of[np.searchsorted(values, u)]
@@ -52,7 +54,7 @@ class ArrayPart(ArrayRows):
         return self.p * (u - less)
 
     def group_sums(self, values: Vector, n_groups: int) -> Vector:
-        return np.bincount(self.groups, values, n_groups)  # type: ignore[arg-type]
+        return _bins(self.groups, values, n_groups)
 
     def group_greatest(self, values: Vector, n_groups: int) -> Vector:
         """The greatest value of each group; 0 where it has none here."""
@@ -84,7 +86,7 @@ class ArrayPart(ArrayRows):
         pool, scaled = response.pool[moving].astype(np.int64), Z * rate[:, None]
         sums = np.zeros((response.n_pools, Z.shape[1]))
         np.add.at(sums, pool, scaled)
-        mass = np.bincount(pool, rate, response.n_pools)
+        mass = _bins(pool, rate, response.n_pools)
         along, norm = np.zeros(Z.shape[1]), 0.0
         if response.direction is not None:
             z = response.direction[moving]
@@ -118,12 +120,16 @@ class ArrayPart(ArrayRows):
         return loss.balance_with(self.y, raw, q, sums, masses)
 
 
+def _bins(labels: Any, values: Vector, size: int) -> Vector:
+    """The sum of the values with each label."""
+    return np.bincount(labels, values, size).astype(np.float64, copy=False)
+
+
 def cut(rows: ArrayRows, ends: Sequence[int]) -> list[ArrayPart]:
     """Rows of arrays in parts that end at these numbers and at the last row."""
     places = [0, *ends, rows.n_samples]
+    given: tuple[Any, ...] = (rows.X, rows.y, rows.p, rows.groups)
     return [
-        ArrayPart(
-            rows.X[a:b], rows.y[a:b], rows.p[a:b], None if rows.groups is None else rows.groups[a:b]
-        )
-        for a, b in zip(places, places[1:])
+        ArrayPart(*[None if each is None else each[a:b] for each in given])  # type: ignore[arg-type]
+        for a, b in itertools.pairwise(places)
     ]

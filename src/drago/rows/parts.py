@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from drago._validation import check_groups, check_vector
 from drago.rows.atoms import AtomOracle, AtomResponse, merged
 from drago.rows.base import (
     Evaluation,
@@ -21,6 +22,7 @@ from drago.rows.base import (
     RowVector,
     Vector,
 )
+from drago.rows.memory import ArrayRows
 
 # Rounds in which the least weight of a selection is looked for, and how far it may fall short.
 _ROUNDS = 60
@@ -49,7 +51,7 @@ class PartedRows(RowStore):
 
     Parameters
     ----------
-    parts : sequence of RowStore
+    parts : sequence of `drago.rows.part.ArrayPart`
         Their nominal weights are those of all rows: they sum to 1 together. Groups are numbered
         alike in all of them.
     """
@@ -133,32 +135,21 @@ class PartedRows(RowStore):
         return np.concatenate([np.asarray(part) for part in values.parts])
 
     def enter(self, name: str, values: Any) -> RowVector:
-        from drago._validation import check_vector
-
         array = check_vector(name, values, self.n_samples)
         ends = np.cumsum([part.n_samples for part in self.parts])[:-1]
         return self.vector(np.split(array, ends))
 
     def sample(self, index: Index) -> Any:
-        from drago.rows.memory import ArrayRows
-
-        few = [self.parts[k].sample(some) for k, some in self._local(index)]
-        mass = [float(self.parts[k].mass_of(some)) for k, some in self._local(index)]
-        total = sum(mass)
-        p = np.concatenate([m / total * one.p for m, one in zip(mass, few)])
-        stack = np.concatenate
-        if self.is_sparse:
-            from scipy.sparse import vstack as stack
-        groups = None if self.groups is None else np.concatenate([one.groups for one in few])
-        X, y = stack([one.X for one in few]), np.concatenate([one.y for one in few])
-        return ArrayRows(X, y, p, groups)
+        pieces = [self.parts[k].pieces(some) for k, some in self._local(index)]
+        found: list[Any] = [None if each[0] is None else _stacked(each) for each in zip(*pieces)]
+        X, y, p, groups = found
+        groups = None if groups is None else check_groups(groups, p.size)
+        return ArrayRows(X, y, p / p.sum(), groups)
 
     def take(self, index: Index) -> RowStore:
         return self.sample(index)
 
     def condensed(self, n_classes: int) -> RowStore | None:
-        from drago.rows.memory import ArrayRows
-
         if (self.n_groups or 1) * n_classes >= self.n_samples:
             return None
         mass = _sum(self._each("cells", (n_classes, self.n_groups), {}))
@@ -253,6 +244,15 @@ class PartedRows(RowStore):
         safe = np.where(mass > 0, mass, 1.0)
         H = H - sums.T @ (sums / safe[:, None])
         return H - np.outer(along, along / norm) if norm > 0 else H
+
+
+def _stacked(arrays: Sequence[Any]) -> Any:
+    """Arrays or CSR matrices below each other."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays)
+    from scipy.sparse import vstack
+
+    return vstack(arrays, format="csr")
 
 
 def _part(value: Any, k: int) -> Any:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from drago._validation import check_integer, check_number, check_option
 from drago.loop.loop import Iterate, Loop
+from drago.loop.method import Method
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.terms.uncertainty import CVaR, Simplex
 from drago.terms.uncertainty.balls import BallOracle
@@ -70,7 +71,7 @@ def _check_spectral(name: str, problem: DROProblem) -> None:
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Method):
     """Settings of stochastic gradient descent on minibatches (Levy et al. 2020).
 
     On a batch B, drawn without replacement, ``q = argmax over q in Q_B of <l_B(w), q> - nu D`` on
@@ -104,7 +105,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class LSVRG:
+class LSVRG(Method):
     """Settings of LSVRG (Mehta et al. 2023): variance reduction with checkpoints.
 
     Every epoch ``wbar = w``, its exact weights ``qbar`` and ``gbar = sum_i qbar_i grad l_i(wbar)``;
@@ -137,7 +138,7 @@ class LSVRG:
 
 
 @dataclass(frozen=True)
-class Prospect:
+class Prospect(Method):
     """Settings of Prospect (Mehta et al. 2024): variance reduction with tables.
 
     With tables of losses ``lhat``, gradients ``ghat`` and weights ``qhat``, their aggregate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from drago.certificate.cost import curvature_cost, order
-from drago.loop.protocol import Method
+from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
 from drago.solvers.drago.blocks import SMALL

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.loop.loop import Iterate, Loop
+from drago.loop.method import Method
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.rows.base import RowVector
 
@@ -28,7 +29,7 @@ _EPOCH = 2.0
 
 
 @dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(Method):
     """Settings of (projected) gradient descent on ``P``; it has none.
 
     ``w <- Proj_W(w - eta (sum_i q_i grad l_i(w) + mu w))`` with the exact weights q and eta by
@@ -37,9 +38,6 @@ class GradientDescent:
     """
 
     name = "gd"
-
-    def check(self, problem: DROProblem) -> None:
-        """Everything is allowed."""
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         run = _Descent(problem, loop)
@@ -150,7 +148,7 @@ class _Descent:
 
 
 @dataclass(frozen=True)
-class AGOG:
+class AGOG(Method):
     """Settings of AG-OG with restarts (Li, Yuan, Gidel, Gu and Jordan 2023); it has none.
 
     The accelerated gradient method on the separate parts, ``F(z) = (mu/2)||w||^2 + nu D(q || p)``,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from drago._validation import check_flag, check_integer, check_option
 from drago.certificate.hessian import hessian_metric
 from drago.loop.loop import Iterate, Loop
+from drago.loop.method import Method
 from drago.metric import Metric, is_box, make_metric
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.quasi_newton import Line, Memory
@@ -25,7 +26,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class LBFGS:
+class LBFGS(Method):
     """Settings of the L-BFGS method.
 
     ``P(w) = max over q of L(w, q)`` has the gradient ``sum_i q_i grad l_i(w) + mu w`` at the exact

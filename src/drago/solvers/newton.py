@@ -23,6 +23,7 @@ import numpy.typing as npt
 from drago.certificate.cost import curvature_cost, has_curvature_bound
 from drago.certificate.hessian import newton_step
 from drago.loop.loop import Iterate, Loop
+from drago.loop.method import Method
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.compiled import is_capped_chi2
 from drago.terms.uncertainty.capped import CappedOracle
@@ -62,7 +63,7 @@ _AFFORDABLE = 60.0
 
 
 @dataclass(frozen=True)
-class Newton:
+class Newton(Method):
     """Settings of the Newton method; it has none."""
 
     name = "newton"

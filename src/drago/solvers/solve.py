@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from drago._interrupts import interruptible
 from drago._validation import check_integer, check_number, check_option, shown
-from drago.loop.loop import Loop, Method, Start, State
+from drago.loop.loop import Loop
 from drago.loop.messages import narrated
+from drago.loop.method import Method, Solver, adapted
+from drago.loop.protocol import Start, State
 from drago.loop.resume import Checkpoints
 from drago.loop.threads import at_most
 from drago.problem import DROProblem, check_problem
@@ -42,8 +43,8 @@ def as_method(solver: Any) -> Method:
     if isinstance(solver, str):
         name = check_option("solver", solver, ["auto", *_BY_NAME])
         return IN_METRIC if name == "auto" else _BY_NAME[name]()
-    if hasattr(solver, "run") and hasattr(solver, "check") and not isinstance(solver, type):
-        return solver
+    if isinstance(solver, Solver) and not isinstance(solver, type):
+        return adapted(solver)
     names = ", ".join(map(repr, ["auto", *_BY_NAME]))
     raise TypeError(
         f"solver must be one of {names} or a settings object such as LBFGS(memory=20), "
@@ -129,7 +130,7 @@ def solve(
         method, others, why = choose(problem)
         if others and problem.nu == 0:
             others = (*others, TrivialModel((IN_METRIC, Newton(), LBFGS())))
-    for needed in getattr(method, "needs", ()):
+    for needed in method.needs:
         if not problem.rows.has(needed):
             raise ValueError(
                 f"solver {method.name!r} needs {_MEANINGS[needed]}, which the rows here do not "
@@ -138,15 +139,14 @@ def solve(
     method.check(problem)
     if n_threads is not None:
         n_threads = check_integer("n_threads", n_threads, low=1)
-        if hasattr(method, "n_threads"):
-            method = replace(method, n_threads=n_threads)  # type: ignore[type-var]
+        method = method.with_threads(n_threads)
     if check_integer("verbose", verbose, low=0):
         callback = narrated(callback)
     checkpoints = None
     if checkpoint is not None:
         if not problem.rows.has("compiled"):
             raise ValueError("a solve on a device cannot be resumed yet: give no checkpoint.")
-        if not hasattr(method, "resume"):
+        if not method.can_resume:
             raise ValueError(
                 f"solver {method.name!r} cannot be resumed: give solver='drago' or no checkpoint."
             )

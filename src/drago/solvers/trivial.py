@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drago.loop.loop import Iterate, Loop
-from drago.loop.protocol import Method
+from drago.loop.method import Method
 from drago.problem import DROProblem
 
 # The shift cost, in units of the trivial model's objective, and how well that problem is solved.
@@ -21,7 +21,7 @@ _LITTLE = 1e-6
 
 
 @dataclass(frozen=True)
-class TrivialModel:
+class TrivialModel(Method):
     """A last word on the trivial model, where nothing better was found.
 
     Parameters
@@ -43,15 +43,7 @@ class TrivialModel:
         if loop.best.primal < value - _LITTLE * abs(value) or value == 0:
             return why
         tiny = problem._replace(nu=_SHIFT_COST * abs(value))
-        inner = Loop(
-            tiny,
-            _TOL,
-            time_limit=loop.time_left,
-            random_state=loop.random_state,
-            others=self.methods[1:],
-            quiet=True,
-        )
-        result = inner.run(self.methods[0])
+        result = loop.inner(tiny, _TOL, others=self.methods[1:]).run(self.methods[0])
         w, b = loop.trivial
         calls = result.n_oracle_calls
         loop.observe(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from drago._interrupts import interruptible
 from drago._validation import check_integer, check_number, shown
 from drago.loop.loop import Iterate, Loop
-from drago.loop.warm_up import compile_for
 from drago.problem import DROProblem, NonFiniteLossError, check_problem
 from drago.result import Status
 from drago.solvers.solve import as_method
@@ -90,7 +89,9 @@ def tune(
     """
     check_problem(problem)
     method = as_method(solver)
-    if "step_size" not in {field.name for field in fields(method)}:  # type: ignore[arg-type]
+    settings = method.settings
+    names = {field.name for field in fields(settings)} if is_dataclass(settings) else set()
+    if "step_size" not in names:
         raise ValueError(f"solver {method.name!r} has no step size to tune.")
     steps = [check_number("grid", step, low=0, open_low=True) for step in grid]
     seeds = [check_integer("seeds", seed, low=0) for seed in seeds]
@@ -99,7 +100,7 @@ def tune(
         raise ValueError("grid and seeds must hold at least one value each, but one is empty.")
     trials = []
     for step in steps:
-        candidate = replace(method, step_size=step)  # type: ignore[type-var]
+        candidate = replace(settings, step_size=step)
         candidate.check(problem)
         values: list[float] = []
         for seed in seeds:
@@ -115,13 +116,13 @@ def tune(
         )
     level = least + _ROUNDING * abs(least)
     best = max(trial.step_size for trial in trials if trial.objective <= level)
-    return Tuning(replace(method, step_size=best), best, tuple(trials))  # type: ignore[type-var]
+    return Tuning(replace(settings, step_size=best), best, tuple(trials))
 
 
 def _run(problem: DROProblem, method: Any, seed: int, n_passes: int) -> float:
     """The mean objective of the last ten passes; infinite where the method diverged."""
-    compile_for(problem, method)
     loop = _Recorder(problem, seed, n_passes)
+    loop.compile(method)
     loop.run(method)
     return loop.mean()
 
@@ -136,7 +137,7 @@ class _Recorder(Loop):
 
     def observe(self, iterate: Iterate) -> None:
         problem = self.problem
-        self._last = iterate
+        self.last = iterate
         value = np.inf
         if np.isfinite(iterate.w).all() and np.isfinite(iterate.b).all():
             try:
@@ -147,9 +148,9 @@ class _Recorder(Loop):
                 pass
         self.seen.append((iterate.n_passes, value))
         if not value <= _FAR * abs(problem.reference[0]):
-            self._stop(Status.STALLED)
+            self.stop(Status.STALLED)
         if iterate.n_passes >= self.n_passes:
-            self._stop(Status.MAX_ITER)
+            self.stop(Status.MAX_ITER)
 
     def mean(self) -> float:
         last = self.seen[-1][0]

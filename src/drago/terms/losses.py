@@ -130,7 +130,7 @@ class Loss:
             return None
         masses = None
         if self.has_class_hessian:
-            masses = np.bincount(y, weights=q, minlength=raw.shape[1])
+            masses = np.bincount(y, weights=q, minlength=raw.shape[1]).astype(np.float64)
         return self.balance_with(y, raw, q, self.balance_sums(y, raw, q, masses), masses)
 
     def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:

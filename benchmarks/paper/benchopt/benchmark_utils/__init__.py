@@ -48,15 +48,15 @@ class Watched(Loop):
         self.solver, self.asked, self.certified = solver, callback, certified
 
     def observe(self, iterate: Iterate) -> None:
-        calls = iterate.n_oracle_calls + self._before[2]
+        calls = iterate.n_oracle_calls + self.before.n_oracle_calls
         self.solver.point = {"w": iterate.w.copy(), "calls": calls}
         if not self.asked():
-            self._stop(Status.STOPPED)
+            self.stop(Status.STOPPED)
         if self.certified:
             super().observe(iterate)
             self.asked.start()
         else:
-            self._last = iterate
+            self.last = iterate
 
 
 class PaperSolver(BaseSolver):

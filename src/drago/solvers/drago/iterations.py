@@ -155,14 +155,22 @@ class Iterations:
         """Everything that the next step depends on."""
         arrays = {name: getattr(self, name) for name in self._ARRAYS}
         counts = {name: int(getattr(self, name)) for name in self._COUNTS}
+        memories = self.memories
         return arrays, {
             "counts": counts,
-            "oracle": self.oracle.memory,
-            "estimator": self._estimator.memory,
+            "oracle": memories["oracle"],
+            "estimator": memories["estimator"],
             "rule": type(self.steps).__name__,
             "steps": dict(vars(self.steps)),
-            "unsettled": {} if self._unsettled is None else dict(self._unsettled.memory),
+            "unsettled": memories["unsettled"],
         }
+
+    @property
+    def memories(self) -> dict[str, dict[str, float]]:
+        """Where the searches for weights ended, and what the lists of rows, if any, have learnt."""
+        lists = {} if self._unsettled is None else dict(self._unsettled.memory)
+        searches = {"oracle": self.oracle.memory, "estimator": self._estimator.memory}
+        return {**searches, "unsettled": lists}
 
     @classmethod
     def restored(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from drago._validation import check_flag, check_integer, check_number, check_opt
 from drago.certificate.cost import curvature_cost
 from drago.files.checkpoint import State
 from drago.loop.loop import Diverged, Iterate, Loop
+from drago.loop.method import Method
 from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation
 from drago.solvers.drago.blocks import NOTICEABLE, Blocks
@@ -29,6 +30,7 @@ from drago.solvers.drago.one_block import OneBlockIterations
 from drago.solvers.drago.saved import check_run
 from drago.solvers.drago.steps import LaggedSteps, SecantSteps, StepRule, Steps, UnregularisedSteps
 from drago.solvers.drago.variants import LaggedIterations, SupportIterations
+from drago.solvers.drago.warm_up import compile_parts, compiled_parts
 from drago.solvers.drago.watch import WINDOW, Watch
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
@@ -74,7 +76,7 @@ _SLACK = 100.0
 
 
 @dataclass(frozen=True)
-class Drago:
+class Drago(Method):
     """Settings of DRAGO.
 
     Parameters
@@ -146,6 +148,7 @@ class Drago:
     finish: str = "auto"
     n_threads: int | None = None
     name = "drago"
+    can_resume = has_threads = True
     layout = 5  # of what is saved: a checkpoint with another one is refused
 
     def __post_init__(self) -> None:
@@ -231,6 +234,15 @@ class Drago:
     def resume(self, problem: DROProblem, loop: Loop, saved: State) -> Callable[[], str]:
         """What goes on from a checkpoint, as `run` does from the start."""
         return _Run(self, problem, loop, saved).run
+
+    def with_threads(self, n_threads: int | None) -> Drago:
+        return replace(self, n_threads=n_threads)
+
+    def compile_key(self, problem: DROProblem) -> tuple[Any, ...]:
+        return type(self), *compiled_parts(problem)
+
+    def compile(self, problem: DROProblem) -> None:
+        compile_parts(problem)
 
 
 _KINDS = {"lagged": LaggedIterations, "blocks": Iterations, "support": SupportIterations}

@@ -13,11 +13,8 @@ A user's own set is any object with two methods::
 
 from __future__ import annotations
 
-from typing import Any
-
-from drago._validation import check_option, shown
 from drago.terms.uncertainty.balls import Chi2Ball, KLBall
-from drago.terms.uncertainty.base import DualOracle, Response, UncertaintySet
+from drago.terms.uncertainty.base import DualOracle, Response, UncertaintySet, as_uncertainty
 from drago.terms.uncertainty.capped import CVaR, Simplex
 from drago.terms.uncertainty.grouped import Grouped
 from drago.terms.uncertainty.spectral import ESRM, Extremile, SpectralSet, Spectrum
@@ -39,28 +36,3 @@ __all__ = [
     "UserSet",
     "as_uncertainty",
 ]
-
-_BY_NAME: dict[str, type[UncertaintySet]] = {
-    "cvar": CVaR,
-    "extremile": Extremile,
-    "esrm": ESRM,
-    "chi2_ball": Chi2Ball,
-    "kl_ball": KLBall,
-    "simplex": Simplex,
-}
-
-
-def as_uncertainty(uncertainty: Any) -> UncertaintySet:
-    """A set from an object, a short name or a user's own object."""
-    if isinstance(uncertainty, str):
-        return _BY_NAME[check_option("uncertainty", uncertainty, _BY_NAME)]()
-    if isinstance(uncertainty, UncertaintySet):
-        return uncertainty
-    missing = [name for name in ("worst_case", "q_max") if not hasattr(uncertainty, name)]
-    if isinstance(uncertainty, type) or missing:
-        raise TypeError(
-            "uncertainty must be a set such as CVaR(0.1), one of "
-            f"{', '.join(map(repr, _BY_NAME))}, or an object with worst_case(u, c, divergence, p) "
-            f"and q_max(p), but {shown(uncertainty)} was given."
-        )
-    return UserSet(uncertainty)

@@ -41,6 +41,8 @@ class Chi2Ball(_Ball):
     radius : float >= 0
     """
 
+    short_name = "chi2_ball"
+
     own_divergence = "chi2"
 
     def __init__(self, radius: float = 1.0) -> None:
@@ -57,6 +59,8 @@ class KLBall(_Ball):
     ----------
     radius : float >= 0
     """
+
+    short_name = "kl_ball"
 
     own_divergence = "kl"
 

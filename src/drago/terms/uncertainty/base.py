@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_groups, check_nominal, check_number, check_vector
+from drago._validation import (
+    check_groups,
+    check_nominal,
+    check_number,
+    check_option,
+    check_vector,
+    shown,
+)
 from drago.terms.divergences import TINY, Divergence, as_divergence
 
 Vector = npt.NDArray[np.float64]
@@ -17,6 +24,9 @@ Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 EMPTY: Vector = np.empty(0)
+# The sets by their short names; a user's own are wrapped by the one with this name.
+_BY_NAME: dict[str, type[UncertaintySet]] = {}
+USERS = "a user's own"
 
 
 def price(c: float) -> float:
@@ -193,6 +203,9 @@ class DualOracle:
 class UncertaintySet:
     """Base of the sets: parameters, oracle and bounds."""
 
+    short_name: str = ""
+    """What a set is called in place of an object."""
+
     own_divergence: str | None = None
     """The one divergence that a ball works with; None where both do."""
     is_users = False
@@ -213,6 +226,10 @@ class UncertaintySet:
                 "make a new problem with another set."
             )
         super().__setattr__(name, value)
+
+    def __init_subclass__(cls) -> None:
+        if "short_name" in cls.__dict__:
+            _BY_NAME[cls.short_name] = cls
 
     def lock(self) -> None:
         """Check, and refuse all changes from now on."""
@@ -248,8 +265,6 @@ class UncertaintySet:
                     )
                 inner = getattr(self, name)
                 if rest and isinstance(inner, str):
-                    from drago.terms.uncertainty import as_uncertainty
-
                     inner = as_uncertainty(inner)
                     setattr(self, name, inner)
                 if rest and not hasattr(inner, "set_params"):
@@ -369,6 +384,23 @@ class UncertaintySet:
 
     def _excess(self, q: Vector, p: Vector, groups: Labels | None) -> float:
         raise NotImplementedError  # pragma: no cover
+
+
+def as_uncertainty(uncertainty: Any) -> UncertaintySet:
+    """A set from an object, a short name or a user's own object."""
+    names = [name for name in _BY_NAME if name != USERS]
+    if isinstance(uncertainty, str):
+        return _BY_NAME[check_option("uncertainty", uncertainty, names)]()
+    if isinstance(uncertainty, UncertaintySet):
+        return uncertainty
+    missing = [name for name in ("worst_case", "q_max") if not hasattr(uncertainty, name)]
+    if isinstance(uncertainty, type) or missing:
+        raise TypeError(
+            "uncertainty must be a set such as CVaR(0.1), one of "
+            f"{', '.join(map(repr, names))}, or an object with worst_case(u, c, divergence, p) "
+            f"and q_max(p), but {shown(uncertainty)} was given."
+        )
+    return _BY_NAME[USERS](uncertainty)  # type: ignore[call-arg]
 
 
 def _rows(p: npt.ArrayLike, groups: Any) -> tuple[Vector, Labels | None]:

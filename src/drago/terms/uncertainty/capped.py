@@ -32,6 +32,8 @@ class CVaR(UncertaintySet):
         The share of the data, by weight, that must be served: 1 is the mean, toward 0 the maximum.
     """
 
+    short_name = "cvar"
+
     def __init__(self, tail_fraction: float = 0.1) -> None:
         self.tail_fraction = tail_fraction
         self._check()
@@ -56,6 +58,8 @@ class CVaR(UncertaintySet):
 
 class Simplex(UncertaintySet):
     """All reweightings: the single worst row, softened by the divergence alone."""
+
+    short_name = "simplex"
 
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return CappedOracle(self, divergence, p)

@@ -14,6 +14,7 @@ from drago.terms.uncertainty.base import (
     Response,
     UncertaintySet,
     Vector,
+    as_uncertainty,
 )
 
 
@@ -46,8 +47,6 @@ class Grouped(UncertaintySet):
 
     @property
     def _inner(self) -> UncertaintySet:
-        from drago.terms.uncertainty import as_uncertainty
-
         return as_uncertainty(self.inner)
 
     @property

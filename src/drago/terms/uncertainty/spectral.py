@@ -50,6 +50,8 @@ class Extremile(SpectralSet):
         1 is the mean; need not be an integer.
     """
 
+    short_name = "extremile"
+
     def __init__(self, n_draws: float = 2.0) -> None:
         self.n_draws = n_draws
         self._check()
@@ -75,6 +77,8 @@ class ESRM(SpectralSet):
     risk_aversion : float >= 0
         The g of the formula; 0 is the mean.
     """
+
+    short_name = "esrm"
 
     def __init__(self, risk_aversion: float = 1.0) -> None:
         self.risk_aversion = risk_aversion

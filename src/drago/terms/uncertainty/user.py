@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from drago.terms.divergences import Divergence
-from drago.terms.uncertainty.base import DualOracle, UncertaintySet, Vector
+from drago.terms.uncertainty.base import USERS, DualOracle, UncertaintySet, Vector
 
 
 class UserSet(UncertaintySet):
     """Adapter that gives a user's own set the face of the built-in ones."""
 
+    short_name = USERS
     is_users = True
 
     @property

@@ -1,0 +1,107 @@
+"""What certificates cost and may cost, and when the next one is due by count."""
+
+from __future__ import annotations
+
+import math
+
+from drago.loop.protocol import Iterate
+
+# Entries of X up to which a certificate takes as long as several iterations.
+_SMALL = 1 << 19
+# What each certificate may spend, come what may: without it one could not tell success.
+_LEAST_CREDIT = 4.0
+# What the first one may spend on large data.
+_FIRST_CREDIT = 1.0
+# What they may spend beyond a share of the method's own passes, and that share.
+_ADVANCE = 4.0
+_SHARE = 0.5
+# The share of the passes that may go into certificates on the way.
+_LOOKING = 0.1
+# Looks by count thin out: the next one is due after this many times the iterations.
+_THINNING = 1.5
+
+
+class Budget:
+    """The passes of a solve beside the method's own.
+
+    Parameters
+    ----------
+    n_entries : int
+        Entries of X: on large data the first certificate is a cheap look.
+
+    Attributes
+    ----------
+    looks : int
+        Certificates so far.
+    judged_iter : int
+        The iteration of the last one; -1 before there is one.
+    next_look : int
+        The iteration from which on another one is due.
+    passes : float
+        What certificates, and a start on a part of the rows, have cost.
+    """
+
+    def __init__(self, n_entries: int) -> None:
+        self._is_large = n_entries > _SMALL
+        self.looks, self.judged_iter, self.next_look = 0, -1, 1
+        self.passes = 0.0
+        self._metric_passes = 0.0  # apart: certificates are not to be fewer for it
+        self._allowed = math.inf
+
+    def spend(self, passes: float) -> None:
+        """Take note of passes over the rows, in units of all of them."""
+        self.passes += passes
+
+    def spend_on_metric(self, passes: float) -> None:
+        """The same, where they leave the credit of certificates as it is."""
+        self._metric_passes += passes
+
+    def total(self, n_passes: float) -> float:
+        """All passes, with those of the method itself."""
+        return n_passes + self.passes + self._metric_passes
+
+    @property
+    def is_first_look(self) -> bool:
+        """Whether the next certificate is a cheap look: the first one on large data."""
+        return self.looks == 0 and self._is_large
+
+    def credit(self, n_passes: float) -> float:
+        """What the next certificate may cost, after so many passes of the method.
+
+        Certificates may take half as much work as the method has put in, and a little more. The
+        first one on large data is a cheap look: if it fails, an iteration of a method that
+        converges well is worth more than a better bound.
+        """
+        if self.is_first_look:
+            return _FIRST_CREDIT
+        return max(_ADVANCE + _SHARE * n_passes - self.passes, _LEAST_CREDIT)
+
+    def is_look_due(self, iterate: Iterate) -> bool:
+        """Whether one is due by count, whatever the method's estimate of the gap.
+
+        On small data there is none before an estimate that measures the gap itself is small.
+        """
+        if iterate.is_measured and not self._is_large:
+            return False
+        affordable = self.passes + 1.0 <= _LOOKING * iterate.n_passes
+        return affordable and iterate.n_iter >= self.next_look
+
+    def looked(self, n_iter: int) -> None:
+        """Take note of a certificate."""
+        self.looks += 1
+        self.judged_iter = n_iter
+        # The estimate is what calls for a certificate in good time.
+        self.next_look = max(n_iter + 1, int(_THINNING * n_iter) + 1)
+
+    def hand_over(self, n_iter: int, allowed: float) -> None:
+        """Another method goes on from iteration `n_iter`, up to so many passes in all."""
+        self.next_look, self._allowed = n_iter + 1, allowed
+
+    def is_spent(self, n_passes: float) -> bool:
+        """Whether the method has had the passes that were allowed to it."""
+        return n_passes > self._allowed
+
+    def resume(self, looks: int, judged_iter: int, next_look: int, passes: float) -> None:
+        """Go on from where a solve was saved."""
+        self.looks, self.judged_iter, self.next_look = looks, judged_iter, next_look
+        self.passes = passes

@@ -1,0 +1,82 @@
+"""The time of a solve: what counts, what it went into, and what is left of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Clock:
+    """Begins when it is made.
+
+    Parameters
+    ----------
+    limit : float or None
+        Seconds that the solve may take; those before a resumption do not count.
+    now : callable, optional
+        Tells the time in seconds; by default that of the machine.
+
+    Attributes
+    ----------
+    evaluating : float
+        Seconds that went into certificates and callbacks, those before a resumption included.
+    """
+
+    def __init__(self, limit: float | None = None, now: Callable[[], float] | None = None) -> None:
+        self.limit, self.evaluating = limit, 0.0
+        self._now = time.perf_counter if now is None else now
+        self._began = self._rested = self._now()
+        self._earlier = 0.0  # seconds before a resumption
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds so far, those before a resumption included."""
+        return self._earlier + self._now() - self._began
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to the limit, where there is one."""
+        if self.limit is None:
+            return None
+        return max(self.limit - (self._now() - self._began), 0.0)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the limit is reached."""
+        return self.left == 0.0
+
+    @contextmanager
+    def leaving_out(self) -> Iterator[None]:
+        """What happens meanwhile takes no time: compilation."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            spent = self._now() - began
+            self._began, self._rested = self._began + spent, self._rested + spent
+
+    @contextmanager
+    def of_evaluations(self) -> Iterator[None]:
+        """What happens meanwhile takes time, but not the method's."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self.evaluating += self._now() - began
+
+    def rest(self) -> None:
+        """Take note of a moment at which the solve could be resumed."""
+        self._rested = self._now()
+
+    @property
+    def is_running_out(self) -> bool:
+        """Whether the limit may come before the next rest."""
+        if self.limit is None:
+            return False
+        now = self._now()
+        return now - self._began + 2.0 * (now - self._rested) >= self.limit
+
+    def resume(self, elapsed: float, evaluating: float) -> None:
+        """Go on from what a clock showed before."""
+        self._earlier, self.evaluating = elapsed, evaluating

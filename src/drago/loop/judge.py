@@ -1,0 +1,95 @@
+"""What is said of the points that a method shows: from the problem alone, in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drago.certificate.certificate import uncertified
+from drago.certificate.certify import NO_BOUND, judge
+from drago.certificate.search import AMPLE
+from drago.loop.best import Entry
+from drago.loop.budget import Budget
+from drago.loop.protocol import Iterate
+from drago.metric import subsample
+from drago.problem import DROProblem, Evaluation
+
+# Rows at which predictions that are sums of steps are looked at, and how well their losses have to
+# agree, by the objective of the trivial model.
+_WITNESSES = 32
+_AGREEMENT = 1e-11
+# Weights that are tried for a better bound, where the method offers none.
+_PREDICTIONS = 3
+
+
+class Judge:
+    """Certifies the points of a method.
+
+    Parameters
+    ----------
+    problem : DROProblem
+        The problem that the method works on.
+    tol : float
+        The relative gap at which a certificate is good enough.
+    budget : Budget
+        Told of what it costs.
+
+    Attributes
+    ----------
+    exact : DROProblem
+        The same problem in float64, which certificates are made with.
+    oracle : DualOracle
+        Of the problem that the method works on; remembers where its last search ended.
+    """
+
+    def __init__(self, problem: DROProblem, tol: float, budget: Budget) -> None:
+        self._problem, self._tol, self._budget = problem, tol, budget
+        self.exact, self.oracle = problem.in_float64, problem.dual_oracle()
+
+    def certify(self, iterate: Iterate, credit: float) -> Entry:
+        """The certificate of a point, for no more than `credit` passes, and the point."""
+        problem, ev, q, oracle = self._problem, self.trusted(iterate), iterate.q, self.oracle
+        if self.exact is not problem:
+            # Weights of less than float64 do not lie in the set.
+            problem, ev, q, oracle = self.exact, None, None, self.exact.dual_oracle()
+        if ev is None:
+            ev = problem.evaluate(iterate.w, iterate.b)
+            self._budget.spend(0.5)
+        # A method that keeps weights offers them; predicting others is for the last word.
+        cheap = q is not None or self._budget.is_first_look
+        certificate = judge(
+            problem,
+            ev,
+            q,
+            oracle=oracle,
+            target=self._tol,
+            credit=credit,
+            predictions=_PREDICTIONS if credit == AMPLE or not cheap else 0,
+        )
+        self._budget.spend(certificate.n_passes)
+        return certificate, ev.w, ev.b
+
+    def reference(self) -> Entry:
+        """The trivial model: its objective, and no bound yet."""
+        unknown = uncertified(self.exact, self.exact.reference[0])
+        if not self._problem.is_convex:
+            slope = self._problem.reference_slope
+            unknown = replace(unknown, bound=NO_BOUND, stationarity=slope)
+        return unknown, *self._problem.origin
+
+    def objective(self, iterate: Iterate) -> Entry | None:
+        """A point and its objective, without a bound; None where the method has not computed it."""
+        problem, ev = self.exact, self.trusted(iterate)
+        if ev is None:
+            return None
+        if problem is not self._problem:
+            ev = problem.evaluate(ev.w, ev.b)
+        q = problem.dual_oracle().weights(ev.losses, problem.nu)
+        return uncertified(problem, problem.primal(ev.w, ev.losses, q)), ev.w, ev.b
+
+    def trusted(self, iterate: Iterate) -> Evaluation | None:
+        """What the method has computed at its point; not where the digits of it are lost."""
+        ev, problem = iterate.evaluation, self._problem
+        if ev is None or not iterate.is_sum:
+            return ev
+        index, scale = subsample(problem, _WITNESSES), abs(problem.reference[0])
+        return ev if problem.rows.drift(problem.loss, ev, index, scale) <= _AGREEMENT else None

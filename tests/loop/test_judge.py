@@ -1,0 +1,98 @@
+"""What is said of a method's points: what is believed, what it costs, and in which numbers."""
+
+import numpy as np
+import pytest
+
+import cases
+import drago
+from drago.certificate.search import AMPLE
+from drago.loop.budget import Budget
+from drago.loop.judge import Judge
+from drago.loop.protocol import Iterate
+
+
+@pytest.fixture(params=[False, True], ids=["no intercept", "intercept"])
+def problem(request):
+    return cases.make("logistic", n=60, fit_intercept=request.param)
+
+
+def made(problem, tol=1e-6):
+    budget = Budget(problem.n_entries)
+    return Judge(problem, tol, budget), budget
+
+
+def point(problem, seed=0):
+    rng = np.random.default_rng(seed)
+    w = 0.1 * rng.standard_normal((problem.n_features, problem.n_outputs))
+    return w, np.full(problem.n_outputs, 0.1 * problem.fit_intercept)
+
+
+def at(problem, **known):
+    return Iterate(*point(problem), 1, 1.0, 1, **known)
+
+
+def test_a_certificate_is_that_of_certify(problem):
+    judge, budget = made(problem)
+    certificate, w, b = judge.certify(at(problem), AMPLE)
+    expected = drago.certify(problem, *problem.to_public(w, b))
+    assert certificate.primal == pytest.approx(expected.primal, rel=1e-14)
+    assert certificate.dual <= expected.primal and np.isfinite(certificate.gap)
+    np.testing.assert_array_equal(w, point(problem)[0])
+    np.testing.assert_array_equal(b, point(problem)[1])
+    assert budget.looks == 0  # the loop's to count
+
+
+def test_what_the_method_has_computed_saves_half_a_pass(problem):
+    costs = []
+    for ev in (None, problem.evaluate(*point(problem))):
+        judge, budget = made(problem)
+        certificate, *_ = judge.certify(at(problem, evaluation=ev), 4.0)
+        costs.append(budget.passes - certificate.n_passes)
+    assert costs == pytest.approx([0.5, 0.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-14, 1e-6])
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_sums_of_steps_are_believed_where_a_few_rows_agree(problem, off, is_sum):
+    judge, _ = made(problem)
+    ev = problem.evaluate(*point(problem))
+    ev = ev._replace(raw=ev.raw + off)
+    found = judge.trusted(at(problem, evaluation=ev, is_sum=is_sum))
+    assert found is (None if is_sum and off == 1e-6 else ev)
+
+
+def test_nothing_computed_is_nothing_to_trust(problem):
+    judge, _ = made(problem)
+    assert judge.trusted(at(problem, is_sum=True)) is None
+    assert judge.objective(at(problem)) is None
+
+
+def test_the_objective_of_a_start_has_no_bound(problem):
+    judge, budget = made(problem)
+    certificate, w, b = judge.objective(at(problem, evaluation=problem.evaluate(*point(problem))))
+    value = problem.objective(*problem.to_public(w, b))
+    assert certificate.primal == pytest.approx(value, rel=1e-14)
+    assert certificate.gap == np.inf and budget.passes == 0.0
+
+
+def test_the_first_candidate_is_the_trivial_model(problem):
+    certificate, w, b = made(problem)[0].reference()
+    assert certificate.primal == problem.reference[0] and certificate.gap == np.inf
+    assert certificate.stationarity is None and not w.any()
+    np.testing.assert_array_equal(b, problem.origin[1])
+
+
+def test_less_than_float64_is_not_believed(problem, monkeypatch):
+    """Where the method works on fewer digits, neither its losses nor its weights are used."""
+    twin = problem._replace(nu=problem.nu)
+    monkeypatch.setattr(type(problem), "in_float64", property(lambda self: twin))
+    judge, budget = made(problem)
+    assert judge.exact is twin and twin is not problem
+    ev = problem.evaluate(*point(problem))
+    wrong = ev._replace(losses=2.0 * ev.losses)
+    value = problem.objective(*problem.to_public(*point(problem)))
+    here = at(problem, evaluation=wrong, q=np.full(60, np.nan))
+    certificate, *_ = judge.certify(here, 4.0)
+    assert certificate.primal == pytest.approx(value, rel=1e-14) and np.isfinite(certificate.gap)
+    assert budget.passes == pytest.approx(0.5 + certificate.n_passes)
+    assert judge.objective(here)[0].primal == pytest.approx(value, rel=1e-14)
