@@ -47,7 +47,8 @@ def thinned(*axes, keep):
     """All combinations for `parametrize`, of which one in `keep` is quick and the others are slow.
 
     Quick are those whose places along the axes add up to a multiple of `keep`, so that each value
-    is seen with several others. Tuples along an axis are spread over several arguments.
+    is seen with several others. Tuples along an axis are spread over several arguments. The mark
+    `thinned(keep)` does the same for a test with several parametrisations.
     """
     found = []
     for combination in itertools.product(*map(enumerate, axes)):

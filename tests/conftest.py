@@ -18,6 +18,7 @@ os.environ.setdefault(
     str(Path(tempfile.gettempdir()) / f"drago-kernels-{_DIGEST.hexdigest()[:16]}"),
 )
 
+import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile(
@@ -28,3 +29,38 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("drago")
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "thinned(keep): of all combinations, one in `keep` is quick; the others are slow"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out
+def pytest_collection_modifyitems(items):
+    """`cases.thinned` for a test with any number of parametrisations."""
+    for item in items:
+        mark = item.get_closest_marker("thinned")
+        if mark is not None and _place(item) % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+
+
+def _place(item):
+    """The sum of the places along all axes; arguments that are given together are one axis."""
+    left, total = dict(item.callspec.params), 0
+    for mark in item.iter_markers("parametrize"):
+        names, axis = mark.args
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+        mine = [left.pop(name) for name in names]
+        total += next(k for k, given in enumerate(axis) if _is(mine, given))
+    return total + sum(item.callspec.indices[name] for name in left)  # parameters of fixtures
+
+
+def _is(values, given):
+    """Whether an entry of `parametrize` is where these values come from."""
+    if isinstance(given, type(pytest.param())):
+        given = given.values
+    elif len(values) == 1:
+        given = (given,)
+    return all(a is b for a, b in zip(values, given, strict=True))

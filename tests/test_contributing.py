@@ -42,6 +42,7 @@ def problem(loss, features=X, **settings):
     return drago.DROProblem(features, Y, loss=loss, **settings)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("container", [np.array, sp.csr_array])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("stage", STAGES)

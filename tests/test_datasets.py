@@ -228,7 +228,9 @@ def test_download_then_cache(cache, server, yacht):
     assert server.asked == ["/yacht.zip"]
 
 
-@pytest.mark.parametrize("name", ["yacht", "energy", "kin8nm", "power"])
+@pytest.mark.parametrize(
+    "name", ["yacht", "energy", "kin8nm", pytest.param("power", marks=pytest.mark.slow)]
+)
 @needs_data
 def test_each_format_gives_the_pinned_content(name, cache, serve):
     with np.load(Path(DATA_DIR) / f"{name}.npz") as file:

@@ -20,7 +20,7 @@ def names(requirements):
 
 
 IMPORTS = re.compile(
-    r"""^\s*(?:from|import)\s+(\w+)|(?:importorskip|import_module)\(["'](\w+)""", re.MULTILINE
+    r"""^[ \t]*(?:from|import)\s+(\w+)|(?:importorskip|import_module)\(["'](\w+)""", re.MULTILINE
 )
 
 

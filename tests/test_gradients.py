@@ -121,7 +121,7 @@ def check(problem, functions, rng, n_directions=2):
                 assert abs(rise - np.vdot(g, e)) <= RTOL * size
 
 
-@pytest.mark.parametrize("loss, name, divergence", cases.thinned(LOSSES, PAIRS, keep=2))
+@pytest.mark.parametrize("loss, name, divergence", cases.thinned(LOSSES, PAIRS, keep=3))
 def test_gradient_by_differences(loss, name, divergence):
     """P by the library and P by the twins have the same slopes, those of the gradient."""
     for seed, nu in enumerate((1.0, 0.2)):

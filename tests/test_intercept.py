@@ -23,6 +23,7 @@ def lowest(function, low, high):
     return function(0.5 * (low + high))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rare", RARE)
 @pytest.mark.parametrize("nu", [0.0, 0.1])
 @pytest.mark.parametrize("uncertainty", SETS, ids=repr)
@@ -35,6 +36,7 @@ def test_however_rare_a_class_is(loss, uncertainty, nu, rare):
     assert problem.reference[0] == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rare", [(1e-3, 1e-2), (1e-10, 1e-7), (1e-13, 1e-13)])
 @pytest.mark.parametrize("nu", [0.0, 0.1])
 @pytest.mark.parametrize("uncertainty", SETS, ids=repr)

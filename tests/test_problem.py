@@ -293,6 +293,7 @@ def test_scale_of_the_weights_does_not_matter():
 # ------------------------------------------------------------------------------ objective
 
 
+@pytest.mark.thinned(2)
 @all_losses
 @pytest.mark.parametrize("name", FEW_SETS)
 @pytest.mark.parametrize("nu", [0.0, 0.3])
@@ -383,6 +384,7 @@ def best_by_search(problem):
     return found.fun
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
 @pytest.mark.parametrize("name", ["cvar", "cvar_thin", "cvar_mean", "esrm", "chi2_ball", "kl_ball"])
 @pytest.mark.parametrize("nu", [0.0, 1e-3, 0.3])
@@ -413,6 +415,7 @@ def test_reference_with_an_outlier(loss, nu, outlier):
     assert problem.reference[0] == pytest.approx(best_by_search(problem), rel=1e-7)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["cvar", "cvar_mean", "extremile", "chi2_ball", "kl_ball"])
 @pytest.mark.parametrize("nu", [0.0, 0.2])
 def test_reference_of_several_classes(name, nu):
@@ -639,6 +642,7 @@ def test_lipschitz_of_the_squared_loss_holds_on_the_level_set():
     assert build("squared", X, y, l2_reg=0.0).lipschitz == np.inf
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [name for name in SETS if name != "cvar_thin"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_largest_weights_against_the_oracle(name, weighted):
@@ -871,6 +875,7 @@ def test_a_loss_that_breaks_in_the_course_of_a_solve_is_an_error():
 # ----------------------------------------------------------------- products with large matrices
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_few_rows_of_a_large_matrix(order, dtype):

@@ -62,6 +62,7 @@ def score_vectors(n, rng):
 # -------------------------------------------------------------------------------- the inner map
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -79,6 +80,7 @@ def test_worst_case_agrees_with_cvxpy(set_, divergence, sizes):
                     check_against_cvxpy(set_, u, c, divergence, p)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("set_", "divergence"), PAIRS, ids=name)
 def test_grouped_worst_case_agrees_with_cvxpy(set_, divergence):
     rng = np.random.default_rng(2)
@@ -101,6 +103,7 @@ def check_against_cvxpy(set_, u, c, divergence, p):
         assert c / 2 * np.abs(q - q_cvxpy).sum() ** 2 < 1e-7 * scale
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 @pytest.mark.parametrize(("set_", "divergence"), PAIRS, ids=name)
 def test_worst_case_meets_first_order_conditions(set_, divergence, scale):
@@ -249,6 +252,7 @@ SOLVED = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES, ids=name)
 @pytest.mark.parametrize(("set_", "divergence"), SOLVED, ids=name)
 def test_solution_is_certified(loss, set_, divergence):
@@ -270,6 +274,7 @@ def test_solution_is_certified(loss, set_, divergence):
 CONSTRAINTS = [None, ("l2_ball", 0.4), ("box", -0.3, 0.25), ("nonnegative",)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=name)
 @pytest.mark.parametrize("loss", ["squared", ("huber", 0.5), "logistic"], ids=name)
 @pytest.mark.parametrize("nu", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])

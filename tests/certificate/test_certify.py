@@ -120,6 +120,7 @@ def check_sandwich(case):
 SEEDS = range(32)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_never_wrong(seed):
     """primal >= optimum >= dual, for every loss, set, constraint, with and without intercept."""
@@ -172,6 +173,7 @@ def _at_fixed_weights(problem, q):
     )
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(32, 48))]
 )
@@ -184,6 +186,7 @@ def test_relative_gap_at_the_answer_of_lbfgs(seed):
     assert abs(result.primal - case.optimum) <= 1e-7 * case.scale
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(32, 40))]
 )
@@ -199,6 +202,7 @@ def test_a_planted_wrong_point_is_never_certified(seed):
             assert found.rel_gap >= 0.99 * min(true / span, 1.0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize("shift_cost", [0.1, 1e-2, 1e-3])
 @pytest.mark.parametrize("l2_reg", [1.0, 1e-2, 1e-4, 1e-6])

@@ -101,6 +101,7 @@ def check(problem, w, b, found, rtol=1e-5):
     assert (metric.eigenvalues > 0).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 @pytest.mark.parametrize("loss", LOSSES)

@@ -39,12 +39,27 @@ OTHERS = [
 ]
 
 
-@parametrize_with_checks(REGRESSORS + CLASSIFIERS + CHOOSING)
+def checks(estimators, keep):
+    """One check in `keep` is quick, another one for each estimator; the others are slow."""
+    given = parametrize_with_checks(estimators).mark
+    found, places = [], {}
+    for estimator, check in given.args[1]:
+        place = places[id(estimator)] = places.get(id(estimator), len(places) - 1) + 1
+        marks = () if place % keep == 0 else pytest.mark.slow
+        found.append(pytest.param(estimator, check, marks=marks))
+    # To write an estimator takes long: once is enough for all of its checks.
+    names = {id(value): given.kwargs["ids"](value) for value in estimators}
+    return pytest.mark.parametrize(
+        given.args[0], found, ids=lambda value: names.get(id(value)) or given.kwargs["ids"](value)
+    )
+
+
+@checks(REGRESSORS + CLASSIFIERS + CHOOSING, keep=3)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
-@parametrize_with_checks(OTHERS)
+@checks(OTHERS, keep=1)
 def test_scikit_learn_checks_of_other_settings(estimator, check):
     check(estimator)

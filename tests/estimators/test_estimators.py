@@ -111,6 +111,7 @@ def compare(fitted, loss, X, y, described, divergence, p=None):
     assert intercept == pytest.approx(best.b, abs=1e-3)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "fit_intercept, weighted",
     [
@@ -142,6 +143,7 @@ def test_the_answer_is_that_of_cvxpy(loss, name, divergence, fit_intercept, weig
     compare(fitted, loss, X[kept], y[kept], described, divergence, p)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "weighted",
     [
@@ -163,6 +165,7 @@ def test_groups_are_those_of_cvxpy(loss, name, divergence, weighted):
     compare(fitted, loss, X, y, ("grouped", described, groups), divergence, p)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "constraint, described",
     [(drago.NonNegative(), ("nonnegative",)), (drago.Box(-0.2, 0.3), ("box", -0.2, 0.3))],
@@ -279,6 +282,7 @@ def repeat(X, k):
     return X[np.repeat(np.arange(X.shape[0]), k)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("form", ["dense", "sparse", "float32"])
 @pytest.mark.parametrize(
     "loss, class_weight",
@@ -416,6 +420,7 @@ def test_rows_for_a_users_own_loss_are_left_as_they_are():
 # ------------------------------------------------------------------ worst-case weights
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("solver", ["auto", "drago"])
 @pytest.mark.parametrize("name", [*SETS, "grouped"])
 @pytest.mark.parametrize("loss", ["squared", "multinomial"])
@@ -489,6 +494,7 @@ def test_probabilities_of_far_points_are_numbers():
 # ------------------------------------------------------------------ starts, seeds, threads
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("solver", ["auto", "drago"])
 @pytest.mark.parametrize("loss", LOSSES)

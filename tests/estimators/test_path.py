@@ -30,6 +30,7 @@ def data(task="regression", n=120, d=4, seed=0):
 # ------------------------------------------------------------------------------ robust_path
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss, task", [("squared", "regression"), ("multinomial", "three")])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_each_model_is_the_one_solved_by_itself(loss, task, sparse):
@@ -185,6 +186,7 @@ def losses_of_a_plain_loop(task, weighted):
     return found
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("criterion", ["mean", "tail", "worst_group"])
 @pytest.mark.parametrize("task", ["regression", "two", "three"])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -327,6 +329,7 @@ def halves(n, kind):
     return (pair for pair in pairs) if kind == "generator" else pairs
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["arrays", "lists", "masks", "generator"])
 @pytest.mark.parametrize("task", ["regression", "two"])
 def test_splits_may_be_given(task, kind):

@@ -579,6 +579,7 @@ def test_killed_between_any_two_system_calls(tmp_path, monkeypatch, case, links)
     assert not died and len(machine.calls) >= 8
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
@@ -637,10 +638,11 @@ RUN = """
 """
 
 
-def test_killed_for_real(path):
+@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_for_real(path, times):
     rng = random.Random(1)
     last = 0
-    for _ in range(10):
+    for _ in range(times):
         with subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(RUN), str(path)],
             stdout=subprocess.PIPE,

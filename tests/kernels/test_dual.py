@@ -144,6 +144,7 @@ def test_capped_vertex(cap):
                 assert (q[u < threshold] == 0).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("cap", CAPS)
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_capped_from_a_cold_start(divergence, cap):
@@ -162,6 +163,7 @@ def test_capped_from_a_cold_start(divergence, cap):
                         assert np.isfinite(log_ratio).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("n", [1, 2, 40, 3000, MANY])
 @pytest.mark.parametrize("cap", [1.0, 2.5, 100.0, INF])
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
@@ -181,6 +183,7 @@ def test_capped_from_any_start(divergence, cap, n):
                 assert again == pytest.approx(tau, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("cap", [1.5, 20.0, 1000.0, INF])
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_capped_where_the_subsample_misleads(divergence, cap):
@@ -294,6 +297,7 @@ def spectral_case(set_, u, p, c, divergence, keep_log=False):
     return u, p, sigma, q, log_ratio, first
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("set_", [*SPECTRA, ("spectrum", cases.kink)], ids=lambda s: s[0])
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_spectral(divergence, set_):
@@ -317,21 +321,23 @@ def test_spectral(divergence, set_):
                         np.testing.assert_allclose(log_ratio[seen], logs, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("set_", [("extremile", 2.5), ("spectrum", cases.kink)], ids=lambda s: s[0])
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
-def test_spectral_of_many_rows(divergence):
+def test_spectral_of_many_rows(divergence, set_):
     """Against first-order conditions, where the twin would be slow."""
     rng = np.random.default_rng(8)
-    for set_ in (("extremile", 2.5), ("spectrum", cases.kink)):
-        for p in nominals(20_000, rng):
-            u = rng.normal(size=p.size)
-            u, p, _, q, log_ratio, _ = spectral_case(set_, u, p, 0.3, divergence, keep_log=True)
-            assert twins.feasibility(set_, q, p) <= 1e-12
-            assert optimality_gap(set_, u, 0.3, divergence, p, q, log_ratio) <= 1e-12
+    for p in nominals(20_000, rng):
+        u = rng.normal(size=p.size)
+        u, p, _, q, log_ratio, _ = spectral_case(set_, u, p, 0.3, divergence, keep_log=True)
+        assert twins.feasibility(set_, q, p) <= 1e-12
+        assert optimality_gap(set_, u, 0.3, divergence, p, q, log_ratio) <= 1e-12
 
 
 # ----------------------------------------------------------------------------------------- balls
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("radius", [0.0, 1e-6, 0.1, 2.0, 50.0])
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_ball_from_a_cold_start(divergence, radius):
@@ -351,6 +357,7 @@ def test_ball_from_a_cold_start(divergence, radius):
                         np.testing.assert_allclose(log_ratio[seen], logs, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("radius", [1e-6, 0.1, 2.0])
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_ball_from_any_start(divergence, radius):
@@ -414,23 +421,24 @@ def test_ball_of_almost_tied_losses(divergence):
                 np.testing.assert_allclose(q, twin, rtol=0, atol=1e-10)
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("radius", [0.1, 5.0])
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
-def test_ball_of_many_rows(divergence):
+def test_ball_of_many_rows(divergence, radius):
     rng = np.random.default_rng(13)
+    set_ = (f"{divergence}_ball", radius)
     for p in nominals(20_000, rng):
         u = rng.normal(size=p.size)
-        for radius in (0.1, 5.0):
-            set_ = (f"{divergence}_ball", radius)
-            q, _, _, _ = ball(divergence, u, p, 0.01, radius)
-            assert twins.feasibility(set_, q, p) <= 1e-12
-            if divergence == "kl":
-                twin = twins.worst_case(set_, u, 0.01, "kl", p)
-                np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
-            else:  # on the boundary, q/p is linear in u where it is positive
-                tau_free = np.polyfit(u[q > 0], (q / p)[q > 0], 1)
-                fitted = np.maximum(np.polyval(tau_free, u), 0)
-                np.testing.assert_allclose(q / p, fitted, rtol=1e-9, atol=1e-9)
-                assert twins.divergence_value("chi2", q, p) == pytest.approx(radius, rel=1e-11)
+        q, _, _, _ = ball(divergence, u, p, 0.01, radius)
+        assert twins.feasibility(set_, q, p) <= 1e-12
+        if divergence == "kl":
+            twin = twins.worst_case(set_, u, 0.01, "kl", p)
+            np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
+        else:  # on the boundary, q/p is linear in u where it is positive
+            tau_free = np.polyfit(u[q > 0], (q / p)[q > 0], 1)
+            fitted = np.maximum(np.polyval(tau_free, u), 0)
+            np.testing.assert_allclose(q / p, fitted, rtol=1e-9, atol=1e-9)
+            assert twins.divergence_value("chi2", q, p) == pytest.approx(radius, rel=1e-11)
 
 
 # ---------------------------------------------------------------------------- adversarial numbers

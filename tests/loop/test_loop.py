@@ -321,7 +321,7 @@ def test_interrupt_while_compiling_is_not_ignored():
 
 
 @pytest.mark.parametrize(
-    "loss, intercept, name", cases.thinned(LOSSES, [False, True], SETS, keep=2)
+    "loss, intercept, name", cases.thinned(LOSSES, [False, True], SETS, keep=4)
 )
 def test_never_worse_than_the_trivial_model(loss, intercept, name):
     for constraint in (None, drago.NonNegative(), drago.Box(0.1, 0.2)):
@@ -351,6 +351,7 @@ def test_the_trivial_model_is_said_to_be_optimal_where_it_is():
 # ------------------------------------------------------------------------------------- history
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("options", [{}, {"fit_intercept": True}, {"shift_cost": 0.0}])
 @pytest.mark.parametrize("solver", ["lbfgs", GradientDescent(0.05)], ids=["lbfgs", "descent"])
@@ -582,6 +583,7 @@ def test_a_callback_cannot_spoil_the_answer(loss, d):
 # -------------------------------------------------------------------------------- certificates
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("intercept", [False, True])

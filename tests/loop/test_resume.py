@@ -326,7 +326,11 @@ VARIANTS = {
 }  # fmt: skip
 
 
-LONG = ("lists of rows", "multinomial, intercept, blocks", "kl ball")
+LONG = (
+    "lists of rows", "multinomial, intercept, blocks", "kl ball", "blocks that do not divide n",
+    "random_state", "kl, blocks", "numeric step", "nu = 0, kl", "lagged, many blocks", "n/d",
+    "fortran", "weights", "diagonal metric", "mean",
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("eager")
@@ -491,6 +495,7 @@ def test_saves_no_more_often_than_asked(tmp_path, monkeypatch):
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "error", [FULL, OSError(errno.EIO, "Input/output error"), PermissionError(errno.EACCES, "No")]
@@ -796,6 +801,7 @@ def test_from_the_answer_itself(solver, loss, intercept):
         assert no_worse(warm, cold.primal)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_never_worse_than_the_start(solver, loss):

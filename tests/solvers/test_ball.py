@@ -60,7 +60,7 @@ def test_the_step_minimises_the_model(seed, d, intercept, scale):
 
 
 @pytest.mark.parametrize(
-    ("loss", "name", "intercept"), thinned(LOSSES, SETS, (False, True), keep=3)
+    ("loss", "name", "intercept"), thinned(LOSSES, SETS, (False, True), keep=4)
 )
 def test_newton_in_a_ball_against_cvxpy(loss, name, intercept):
     uncertainty, described, divergence = SETS[name]
@@ -78,6 +78,7 @@ def test_newton_in_a_ball_against_cvxpy(loss, name, intercept):
     assert result.primal == pytest.approx(optimum, rel=1e-6)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("nu", [1e-6, 1e-8, 1e-10, 0.0])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_auto_in_a_ball_with_little_shift_cost(loss, nu):

@@ -68,6 +68,7 @@ def calls(monkeypatch):
     return counts
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", SPECTRAL)
@@ -84,6 +85,7 @@ def test_lsvrg_equals_its_transcription(loss, name, divergence, sparse, calls):
     assert last.n_oracle_calls == sum(calls) + 37 and last.n_passes == 7.0
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", SPECTRAL)
@@ -98,6 +100,7 @@ def test_prospect_equals_its_transcription(loss, name, divergence, sparse, calls
     assert last.n_oracle_calls == sum(calls) == 3 * 37 and last.n_passes == 3.0
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
@@ -210,6 +213,7 @@ def test_linear_convergence_for_large_shift_costs(solver, name):
     assert (gaps[above + 10] < 0.3 * gaps[above]).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_methods_with_a_linear_rate_meet(loss):
     """At the same certified optimum, to 1e-8."""

@@ -69,6 +69,7 @@ def test_subgradient_method_without_a_shift_cost(uncertainty):
     assert share < 1e-3
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
 @pytest.mark.parametrize(
     "uncertainty", [drago.CVaR(0.4), drago.Extremile(2.0), drago.Chi2Ball(0.5)]

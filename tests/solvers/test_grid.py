@@ -46,7 +46,9 @@ def uncertified(name, l2_regs, shift_costs, solver="drago"):
 
 @here
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("name", ["yacht", "energy", "concrete"])
+@pytest.mark.parametrize(
+    "name", ["yacht", "energy", pytest.param("concrete", marks=pytest.mark.slow)]
+)
 def test_the_small_sets(name):
     assert uncertified(name, (1.0, 1e-2, 1e-4), ("1/n", 1e-3, 0.1)) == []
 

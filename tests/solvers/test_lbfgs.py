@@ -121,6 +121,7 @@ def check_against_cvxpy(loss, name, divergence, intercept, weighted, constraint,
     assert problem.constraint.contains(problem.to_internal(result.coef)[0])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 def test_value_is_that_of_cvxpy(loss, name, divergence):
@@ -151,6 +152,7 @@ def test_l2_ball_is_refused_in_one_sentence():
 # ------------------------------------------------------------------------------ forms of input
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
 def test_every_storage_of_the_features_gives_the_same_answer(loss, intercept):
@@ -185,6 +187,7 @@ def test_float32_features_lose_nothing_on_the_way(loss, sparse):
     assert value == pytest.approx(found.primal, rel=1e-12)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", ["cvar", "extremile", "simplex", "chi2_ball", "kl_ball"])
 def test_weight_k_is_k_copies(loss, name):
@@ -254,6 +257,7 @@ def test_the_unit_of_the_features_does_not_matter_next_to_an_intercept(loss, sca
     assert (np.asarray(scaled.intercept) == np.asarray(plain.intercept)).all()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("scale", [1e6, 1e-6])
@@ -328,7 +332,7 @@ HARD = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("loss, intercept, kind", thinned(LOSSES, [False, True], HARD, keep=2))
+@pytest.mark.parametrize("loss, intercept, kind", thinned(LOSSES, [False, True], HARD, keep=4))
 def test_hard_data_are_certified(kind, loss, intercept):
     X, y = hard_data(kind, loss)
     for l2_reg in (1.0, 1e-3, 1e-6):
@@ -340,6 +344,7 @@ def test_hard_data_are_certified(kind, loss, intercept):
             assert np.abs(np.atleast_2d(result.coef)[:, 2]).max() <= 1e-2
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
 def test_columns_of_hopeless_scales_are_judged_honestly(loss, intercept):
@@ -367,6 +372,7 @@ def test_bounds_do_not_jam_the_method():
     assert solve(problem, 1e-8).primal == pytest.approx(fine.primal, rel=1e-9)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", ["logistic", "multinomial"])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("name", ["cvar", "simplex", "extremile", "chi2_ball", "kl_ball"])
@@ -380,6 +386,7 @@ def test_separable_classes_with_next_to_no_regularisation(loss, intercept, name)
     assert (predicted == y).mean() >= (0.99 if intercept else 0.6)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
 def test_a_tolerance_beyond_reach_stalls_with_a_tiny_gap(loss, intercept):
@@ -464,6 +471,7 @@ class MyCVaR:
         return min(1.0, float(np.max(p)) / self.tail)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 @pytest.mark.parametrize("tail", [0.3, 1.0])
@@ -479,6 +487,7 @@ def test_a_users_set_equals_the_built_in_one(loss, divergence, tail):
 # ------------------------------------------------------------------------- shift_cost = 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("loss", "uncertainty", "set_"),
     [
@@ -608,6 +617,7 @@ def test_without_regularisation_the_squared_mean_is_least_squares():
 # ------------------------------------------------------------------------- the paper's data
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.skipif(not DATA_DIR, reason="DRAGO_DATA_DIR is not set")
 @pytest.mark.parametrize("l2_reg", [1.0, 1e-2])
 @pytest.mark.parametrize(

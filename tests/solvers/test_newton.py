@@ -56,6 +56,7 @@ def solve(problem, tol):
     return result
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", SETS)
 def test_certified_and_equal_to_cvxpy(loss, name):
@@ -95,6 +96,7 @@ def test_certified_and_equal_to_cvxpy(loss, name):
     assert problem.constraint.contains(problem.to_internal(result.coef)[0])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("divergence", ["chi2", "kl"])
 @pytest.mark.parametrize("intercept", [False, True])
@@ -157,6 +159,7 @@ def test_kinks_take_few_steps(loss, tail, intercept):
     )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
 @pytest.mark.parametrize("name", ["cvar", "simplex", "extremile", "chi2_ball", "kl_ball"])
 def test_without_a_shift_cost_equal_to_cvxpy(loss, name):
@@ -202,6 +205,7 @@ def stages(problem, c, seed):
     return found
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
 @pytest.mark.parametrize("uncertainty", [drago.CVaR(0.1), drago.CVaR(0.6), drago.Simplex()])
 @pytest.mark.parametrize("intercept", [False, True])

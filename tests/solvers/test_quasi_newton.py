@@ -175,6 +175,7 @@ def check_wolfe(line, found):
     assert abs(slope) <= 0.6 * abs(falling) * (1 + 1e-4)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("guess", [1.0, 1e-4, 1e4])
 @pytest.mark.parametrize("nu", [1e-4, 1e-2, 10.0])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -350,6 +351,7 @@ def assert_near(problem, result, expected, most):
     assert np.linalg.norm(result.coef - expected.coef) <= far <= most
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["plain", "intercept", "weights", "csr"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_metric_leads_to_the_same_answer(loss, kind):
@@ -371,6 +373,7 @@ def test_every_metric_leads_to_the_same_answer(loss, kind):
             np.testing.assert_allclose(found, intercept, atol=5e-4)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_metric_without_a_shift_cost(loss, fit_intercept):
@@ -424,6 +427,7 @@ def count_products(monkeypatch):
     return products
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("metric", ["auto", "diagonal"])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("storage", [np.asarray, sp.csr_array])

@@ -103,6 +103,7 @@ def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
     assert choose(scarce)[0] == IN_METRIC
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
 @pytest.mark.parametrize("tail", [0.05, 0.4])
 def test_compiled_steps_are_taken_on_small_data(loss, tail):
@@ -327,6 +328,7 @@ def test_a_ball_is_certified(loss, fit_intercept):
     assert drago.certify(problem, result.coef, result.intercept).rel_gap <= 1.01e-4
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("thin", [False, True])
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize(
@@ -541,6 +543,7 @@ def test_without_a_shift_cost_it_depends_on_the_features(scale, name):
 # ------------------------------------------------------- where nothing is to be learnt
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
 @pytest.mark.parametrize("uncertainty", ["cvar", "extremile", "simplex", "chi2_ball", "kl_ball"])
 @pytest.mark.parametrize("balanced", [True, False])

@@ -126,7 +126,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("name, loss, intercept", cases.thinned(FEATURES, LOSSES, BOTH, keep=2))
+@pytest.mark.parametrize("name, loss, intercept", cases.thinned(FEATURES, LOSSES, BOTH, keep=4))
 def test_features(name, loss, intercept):
     problem = make(loss, FEATURES[name](data(loss)[0]), fit_intercept=intercept)
     check(problem, solve(problem), (name, loss, intercept))
@@ -171,6 +171,7 @@ def test_targets_whose_losses_add_up_to_infinity(solver, seed):
     assert (result.status == "optimal") == (result.rel_gap <= 1e-4)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("intercept", BOTH)
 @pytest.mark.parametrize("loss", REGRESSIONS)
 @pytest.mark.parametrize("name", TARGETS)
@@ -193,6 +194,7 @@ CLASSES = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("intercept", BOTH)
 @pytest.mark.parametrize("loss", CLASSIFICATIONS)
 @pytest.mark.parametrize("name", CLASSES)
@@ -212,6 +214,7 @@ def test_a_class_without_rows(intercept):
     assert result.coef.shape == (5, D)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "loss, intercept",
     list(itertools.product(CLASSIFICATIONS, BOTH)),
@@ -234,6 +237,7 @@ def test_one_class_alone_is_refused(loss):
         make(loss, y=np.ones(N))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("intercept", BOTH)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_shapes(loss, intercept):
@@ -256,6 +260,7 @@ def test_shapes(loss, intercept):
     check_optimal(problem, solve(problem))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("divergence", ["chi2", "kl"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sample_weights(loss, divergence):
@@ -284,6 +289,7 @@ SETS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", SETS)
 def test_sets(name, loss):
@@ -293,6 +299,7 @@ def test_sets(name, loss):
         check(problem, solve(problem), (name, loss))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("divergence", ["chi2", "kl"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_costs(loss, divergence):
@@ -303,6 +310,7 @@ def test_costs(loss, divergence):
         check_optimal(problem, solve(problem))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("cost", [1e-8, 0.0])
 @pytest.mark.parametrize("divergence, intercept", [("chi2", False), ("kl", True)])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -331,6 +339,7 @@ def test_constraints(loss, constraint):
     check(problem, solve(problem), (type(constraint), loss))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [N - 1, N, 10 * N])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_large_blocks(loss, size):
@@ -340,6 +349,7 @@ def test_large_blocks(loss, size):
         check_optimal(problem, solve(problem, method))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_blocks_of_one_row(loss):
     problem = make(loss)
@@ -351,6 +361,7 @@ def test_blocks_of_one_row(loss):
 # ---------------------------------------------------------------------------------- early ends
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("intercept", BOTH)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_limits(loss, intercept):
@@ -458,6 +469,7 @@ def test_an_error_in_a_loss_propagates(call):
         drago.solve(problem, "drago", tol=1e-13)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("event", [("losses", np.nan), ("losses", np.inf), ("slopes", np.nan),
                                    ("slopes", -np.inf)])  # fmt: skip
 @pytest.mark.parametrize("call", CALLS)
@@ -470,6 +482,7 @@ def test_a_loss_that_is_not_finite(call, event):
             drago.solve(problem, "drago", tol=1e-13)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("event", [("losses", np.nan), ("slopes", np.nan)])
 @pytest.mark.parametrize("call", CALLS[4:])
 def test_a_loss_that_is_not_finite_once(call, event):

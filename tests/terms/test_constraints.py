@@ -44,6 +44,7 @@ def samples(constraint, shape, rng, count=300):
 # -------------------------------------------------------------------------------- projection
 
 
+@pytest.mark.thinned(2)
 @all_sets
 @two_shapes
 @settings(max_examples=25)
@@ -59,6 +60,7 @@ def test_projection_lies_inside_and_stays(name, shape, data):
         np.testing.assert_allclose(point, w, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.thinned(2)
 @all_sets
 @all_shapes
 def test_projection_is_the_nearest_point(name, shape):
@@ -117,6 +119,7 @@ def test_contains(name):
 # -------------------------------------------------------------------------- support function
 
 
+@pytest.mark.thinned(2)
 @all_sets
 @all_shapes
 def test_support_is_above_every_point_and_attained(name, shape):
@@ -155,6 +158,7 @@ def test_support_of_a_zero_entry_toward_an_infinite_bound():
 # ------------------------------------------------------------------------------------ absorb
 
 
+@pytest.mark.thinned(2)
 @all_sets
 @two_shapes
 @settings(max_examples=25)

@@ -16,6 +16,10 @@ SINGLE = {
     "huber_wide": (drago.Huber(50.0), ("huber", 50.0)),
     "logistic": (drago.Logistic(), "logistic"),
 }
+# Each example takes long to draw.
+each_loss = pytest.mark.parametrize(
+    "name", ["squared", "huber", pytest.param("huber_wide", marks=pytest.mark.slow), "logistic"]
+)
 EXTREMES = [0.0, 1e3, -1e3, 700.0, -700.0, 40.0, -40.0, 1e-12, 1e-300]
 raw_values = st.floats(-1e3, 1e3) | st.sampled_from(EXTREMES)
 EPS = np.finfo(float).eps
@@ -55,7 +59,7 @@ def masses(draw, n):
 # ------------------------------------------------------------------------ values, derivatives
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@each_loss
 @given(data=st.data())
 def test_single_output_against_the_twins(name, data):
     loss, twin = SINGLE[name]
@@ -152,7 +156,7 @@ def test_second_derivatives_do_not_overflow():
     np.testing.assert_allclose(second, [0.0, 0.0, np.exp(-700.0), 0.25], rtol=LIBRARIES)
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@each_loss
 @given(data=st.data())
 def test_constants_bound_the_slopes(name, data):
     """|l'(z) - l'(z')| <= curvature |z - z'| and |l'| <= lipschitz."""
@@ -239,7 +243,7 @@ def check_balance(name, loss, y, raw, q):
     return alpha, young
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@each_loss
 @given(data=st.data())
 def test_balance(name, data):
     loss, _ = SINGLE[name]

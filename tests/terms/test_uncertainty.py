@@ -82,6 +82,7 @@ class Witnesses:
             assert abs(value - best.value) <= 1e-8 * scale
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 def test_weights_agree_with_cvxpy(name, divergence):
     """One size; fewer rows and other losses below."""
@@ -193,6 +194,7 @@ def test_equal_losses_leave_the_nominal_weights(name, divergence):
             np.testing.assert_allclose(q, p, rtol=0, atol=1e-14)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 def test_the_weights_of_many_rows_sum_to_one(name, divergence):
     rng = np.random.default_rng(26)
@@ -539,6 +541,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 @pytest.mark.parametrize("family", SPECTRA)
 def test_density_integral_and_family_agree(family, divergence):

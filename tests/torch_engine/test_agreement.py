@@ -76,6 +76,7 @@ def test_all_losses_and_sets(loss, name, divergence):
     assert_agree(*run_both(problem, "blocks", lambda: Steps(0.01, 0.01, True), n_iter=60))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["blocks", "support"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -93,6 +94,7 @@ def test_any_number_of_blocks(count):
     assert found[1].n_calls == found[0].n_calls
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full"])
 @pytest.mark.parametrize("kind", ["blocks", "lagged"])
 def test_as_in_the_paper(kind, metric):
@@ -189,6 +191,7 @@ class Forgetful(set):
         pass
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", LOSSES[:3])
 @pytest.mark.parametrize(
     ("kind", "refresh"), [("blocks", False), ("blocks", True), ("support", True)]

@@ -97,7 +97,7 @@ def loss_vectors(n, rng):
 
 
 @pytest.mark.parametrize(
-    ("way", "name", "divergence"), cases.thinned(WAYS, PAIRS, keep=2), indirect=["way"]
+    ("way", "name", "divergence"), cases.thinned(WAYS, PAIRS, keep=3), indirect=["way"]
 )
 def test_agrees_with_the_oracle_on_arrays(name, divergence, way):
     rng = np.random.default_rng(1)
@@ -109,6 +109,7 @@ def test_agrees_with_the_oracle_on_arrays(name, divergence, way):
                 assert_close(*both(oracle, u, c, p))
 
 
+@pytest.mark.thinned(3)
 @all_pairs
 def test_agrees_with_the_oracle_on_arrays_for_a_thousand_rows(name, divergence):
     rng = np.random.default_rng(2)
@@ -129,6 +130,7 @@ def hard_to_pool(n, rng):
     yield np.sqrt(np.arange(n) / n)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_pools_of_many_rows(name, divergence):
@@ -140,6 +142,7 @@ def test_pools_of_many_rows(name, divergence):
             assert_close(*both(oracle, u, c, p))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("divergence", cases.DIVERGENCES)
 def test_pools_of_a_hundred_thousand_rows(divergence):
     """The running sums of the array oracle have lost a digit here."""
@@ -242,6 +245,7 @@ def test_adversarial_numbers(adversary, pair, divergence, way):
 # ------------------------------------------------------------------------------- what is given
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "divergence"), [*PAIRS, *GROUPED])
 def test_rows_without_weight_take_no_part(name, divergence, way):
     rng = np.random.default_rng(7)
@@ -263,6 +267,7 @@ def test_rows_without_weight_take_no_part(name, divergence, way):
             assert (q[~live] == 0).all()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "divergence"), GROUPED)
 def test_groups(name, divergence, way):
     """Any integers are labels; losses in eighths, so that means of groups are exact."""
@@ -281,6 +286,7 @@ def test_groups(name, divergence, way):
                 )
 
 
+@pytest.mark.thinned(3)
 @all_pairs
 def test_float32_losses_are_as_exact_as_they_can_be(name, divergence, way):
     """The weights of the rounded losses, rounded."""
@@ -295,7 +301,7 @@ def test_float32_losses_are_as_exact_as_they_can_be(name, divergence, way):
 
 
 @pytest.mark.parametrize(
-    ("way", "name", "divergence"), cases.thinned(WAYS, PAIRS, keep=2), indirect=["way"]
+    ("way", "name", "divergence"), cases.thinned(WAYS, PAIRS, keep=3), indirect=["way"]
 )
 def test_where_there_is_no_float64(name, divergence, way):
     """Some devices have float32 only: then everything is computed in it."""
@@ -324,6 +330,7 @@ def test_the_cost_may_be_a_tensor(name, divergence):
     torch.testing.assert_close(by_tensor, by_number, rtol=1e-14, atol=0.0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "divergence"), [*PAIRS, *GROUPED])
 def test_what_is_not_finite_gives_nan(name, divergence, way):
     groups = torch.tensor([0, 0, 1, 1]) if name.startswith("grouped") else None
@@ -403,6 +410,7 @@ class NoLook(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "divergence"), [*PAIRS, *GROUPED])
 def test_no_value_is_read_back(name, divergence, way):
     u = torch.randn(9, dtype=torch.float64)

@@ -174,6 +174,7 @@ def test_weights_outside_of_the_set_are_told(name, divergence, device):
 # --------------------------------------------------------------------------- the certificate
 
 
+@pytest.mark.thinned(2)
 @on_devices
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
@@ -206,6 +207,7 @@ def test_a_certificate_is_never_too_small(divergence):
 # ---------------------------------------------------------------------------------- solves
 
 
+@pytest.mark.thinned(2)
 @on_devices
 @pytest.mark.parametrize("solver", ["auto", "drago", "lbfgs"])
 @pytest.mark.parametrize("loss", LOSSES)
@@ -419,6 +421,7 @@ def test_an_interrupt_inside_a_round(monkeypatch):
     assert result.primal - least <= result.gap * (1 + 1e-9)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("solver", ["drago", "lbfgs"])
 @pytest.mark.parametrize(
     ("loss", "changes"),

@@ -46,6 +46,7 @@ def batch(n, seed=0, **settings):
 # ---------------------------------------------------------------------------- value and gradient
 
 
+@pytest.mark.thinned(2)
 @all_pairs
 @pytest.mark.parametrize("shift_cost", [0.0, 0.3])
 def test_value_is_the_maximum(name, divergence, shift_cost):

@@ -79,6 +79,7 @@ def test_the_slices_are_a_partition_into_blocks_of_equal_size(count):
 # ---------------------------------------------------------------------------------- the products
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("count", [1, 4, 7])
 @pytest.mark.parametrize("intercept", [False, True])
@@ -103,6 +104,7 @@ def test_products_with_a_block(storage, count, intercept, cut):
         assert (found == kept).all()  # a new array each time
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("support", ["all", "some", "one", "tiny"])
 def test_the_gradient_of_the_rows_with_weight(storage, support, cut):
@@ -167,6 +169,7 @@ def test_groups_of_rows_are_dealt_out(monkeypatch, n, count):
     assert size == np.count_nonzero(q)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
@@ -233,7 +236,7 @@ def test_visits_that_are_not_compiled(monkeypatch):
         ["dense", "float32", "csr", "csr32"],
         [Iterations, SupportIterations, LaggedIterations],
         ["squared", "multinomial"],
-        keep=2,
+        keep=3,
     ),
 )
 def test_threads_do_not_change_a_bit(storage, kind, loss, monkeypatch):

@@ -132,6 +132,7 @@ def check(loss, name, divergence, n_blocks, kind, iterations, storages=(np.asarr
 # ------------------------------------------------------------------------- the paper's algorithms
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 @pytest.mark.parametrize("n_blocks", [4, 5])
@@ -150,6 +151,7 @@ def test_equals_the_literal_algorithm_for_long(loss, name, divergence, kind):
         check(loss, name, divergence, n_blocks, kind, 300)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("n_blocks", [1, 2, N])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_block_size(n_blocks, kind):
@@ -158,12 +160,14 @@ def test_any_block_size(n_blocks, kind):
     check("squared", "cvar", "chi2", n_blocks, kind, 300, (np.asarray,), True, alpha, "euclidean")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("metric", ["euclidean", "diagonal", "full"])
 @pytest.mark.parametrize("divergence", ["chi2", "kl"])
 def test_every_metric_with_sample_weights(metric, divergence):
     check("logistic", "extremile", divergence, 5, "stationary", 60, weighted=True, metric=metric)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["stationary", "paper"])
 @pytest.mark.parametrize("dual_alpha", [0.002, 0.01, 0.1])
 def test_dual_steps_of_their_own(kind, dual_alpha):
@@ -211,6 +215,7 @@ def check_unregularised(loss, name, divergence, mu, nu, n_blocks, iterations):
     assert not np.allclose(w, w_bar)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mu", [0.0, 0.1])
 @pytest.mark.parametrize("nu", [0.0, 0.2])
 @pytest.mark.parametrize("n_blocks", [1, 4, 5])
@@ -268,6 +273,7 @@ def check_support(loss, name, divergence, n_blocks, iterations, intercept=False,
         same(one, (w[:4], q, b))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("name", "divergence"), PAIRS)
 def test_support_equals_the_literal_twin(loss, name, divergence):
@@ -279,6 +285,7 @@ def test_support_equals_the_literal_twin(loss, name, divergence):
         )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("n_blocks", [1, 2, N])
 @pytest.mark.parametrize("picked", [False, True])
 def test_support_with_any_block_size(n_blocks, picked):
@@ -296,6 +303,7 @@ def test_support_equals_the_literal_twin_for_long(loss, name, divergence):
 # ------------------------------------------------------------------------------- what must hold
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [Iterations, SupportIterations])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("n_blocks", [1, 3, 8])
@@ -312,6 +320,7 @@ def test_the_optimum_is_a_fixed_point(kind, loss, n_blocks):
     same((it.w, it.b, it.blocks.scatter(it.q)), (w, b, q), 1e-4)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [Iterations, SupportIterations])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
@@ -618,6 +627,7 @@ def test_steps_are_as_long_as_the_largest_curvature_allows():
 # ------------------------------------------------------------------------- one block, compiled
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("metric", ["full", "diagonal"])

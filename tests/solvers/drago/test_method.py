@@ -140,7 +140,7 @@ def check_against_cvxpy(loss, name, divergence, intercept, weighted, constraint,
     assert problem.constraint.contains(problem.to_internal(result.coef)[0])
 
 
-@pytest.mark.parametrize("loss, name, divergence", thinned(LOSSES, PAIRS, keep=2))
+@pytest.mark.parametrize("loss, name, divergence", thinned(LOSSES, PAIRS, keep=4))
 def test_value_is_that_of_cvxpy(loss, name, divergence):
     """One of the sixteen ways for each loss and set; more of them below."""
     index = list(LOSSES).index(loss) * len(PAIRS) + PAIRS.index((name, divergence))
@@ -203,6 +203,7 @@ def test_every_setting_with_an_intercept_and_sample_weights(settings):
     assert near(problem, result, drago.solve(problem, "lbfgs", tol=1e-8), 1e-6)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "metric", [pytest.param("euclidean", marks=pytest.mark.slow), "diagonal", "full", "auto"]
 )
@@ -229,6 +230,7 @@ def test_constraints_in_every_metric(metric, constraint, loss):
 # ------------------------------------------------------------------------------ forms of input
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
 def test_every_storage_of_the_features_gives_the_same_answer(loss, intercept):
@@ -291,6 +293,7 @@ def test_a_shift_of_the_features_is_taken_by_the_intercept():
 # --------------------------------------------------------------------------- without mu or nu
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("mu", "nu"), [(0.0, 0.1), (0.01, 0.0), (0.0, 0.0)])
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 @pytest.mark.parametrize("finish", ["auto", "newton", "lbfgs", "none"])
@@ -303,6 +306,7 @@ def test_without_a_regularisation_or_a_shift_cost(mu, nu, divergence, finish):
     assert near(problem, result, best, tol)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("mu", "nu"), [(0.0, 0.1), (0.01, 0.0), (0.0, 0.0)])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_without_a_regularisation_or_a_shift_cost_the_answer_is_honest(mu, nu, loss):
@@ -381,6 +385,7 @@ def test_max_iter_holds_for_the_start_on_a_part_too(step_size):
     assert result.n_passes < 500
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 @pytest.mark.parametrize("intercept", [False, True])
@@ -455,6 +460,7 @@ def test_without_a_shift_cost_in_the_euclidean_metric():
     solve(problem, drago.Drago(metric="euclidean", finish="none"), tol=1e-8)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("settings", [
     {"step_size": 10.0}, {"step_size": 10.0, "metric": "euclidean"},

@@ -56,7 +56,7 @@ def agree(one, other):
 @pytest.mark.parametrize(
     "kind, name, nu, weighted",
     thinned(
-        [Iterations, SupportIterations, LaggedIterations], SETS, [0.1, 1e-3], [False, True], keep=2
+        [Iterations, SupportIterations, LaggedIterations], SETS, [0.1, 1e-3], [False, True], keep=3
     ),
 )
 def test_the_lists_change_nothing(kind, name, nu, weighted, monkeypatch):
