@@ -3,7 +3,7 @@
 Runs where there is PyTorch, with or without Numba. Data are drawn on the device; times are the
 median of five solves after a first one, which compiles; all else is in them.
 
-    python benchmarks/bench_torch.py passes rows classes precision bias [--csv FOLDER]
+    python benchmarks/bench_torch.py passes rows losses sets classes precision bias [--csv FOLDER]
 
 and, for the processor's side of the comparison, where there is Numba:
 
@@ -37,19 +37,21 @@ SOLVES = 5
 # ------------------------------------------------------------------------------------- data
 
 
-def draw(n: int, device: str, dtype: torch.dtype = torch.float32, classes: int = 0) -> Any:
+def draw(
+    n: int, device: str, dtype: torch.dtype = torch.float32, classes: int = 0, d: int = D
+) -> Any:
     """Features of condition number 1e3, a linear target with heavy tails; or classes."""
     generator = torch.Generator(device=device).manual_seed(0)
-    X = torch.empty((n, D), dtype=dtype, device=device)
+    X = torch.empty((n, d), dtype=dtype, device=device)
     y = torch.empty(n, dtype=torch.float64, device=device)
-    scale = torch.logspace(0.0, -1.5, D, device=device)
-    truth = torch.randn((D, max(classes, 1)), generator=generator, device=device)
-    step = 1 << 22
+    scale = torch.logspace(0.0, -1.5, d, device=device)
+    truth = torch.randn((d, max(classes, 1)), generator=generator, device=device)
+    step = max(1, (1 << 22) * D // d)
     for k in range(0, n, step):
-        part = torch.randn((min(step, n - k), D), generator=generator, device=device)
+        part = torch.randn((min(step, n - k), d), generator=generator, device=device)
         part *= scale
         X[k : k + step] = part
-        z = part @ (truth / scale[:, None]) / D**0.5
+        z = part @ (truth / scale[:, None]) / d**0.5
         size = (part.shape[0], 4 if classes == 0 else classes)
         noise = torch.randn(size, generator=generator, device=device)
         if classes:
@@ -61,19 +63,29 @@ def draw(n: int, device: str, dtype: torch.dtype = torch.float32, classes: int =
     return X, y
 
 
-def make_problem(n: int, device: str, dtype: torch.dtype = torch.float32, classes: int = 0) -> Any:
-    X, y = draw(n, "cpu" if device == "numba" else device, dtype, classes)
+def make_problem(
+    n: int,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    classes: int = 0,
+    d: int = D,
+    data: Any = None,
+    **settings: Any,
+) -> Any:
+    """The problem of these tables, but for what is set otherwise; `data` are X and y if drawn."""
+    X, y = data or draw(n, "cpu" if device == "numba" else device, dtype, classes, d)
+    if settings.get("loss") == "logistic":
+        y = (y > y.mean()).to(y)
     if device == "numba":
         X, y = X.numpy(), y.numpy()
-    return drago.DROProblem(
-        X,
-        y,
-        loss="multinomial" if classes else "squared",
-        uncertainty=drago.CVaR(TAIL),
-        divergence="chi2",
-        shift_cost=0.05,
-        l2_reg=1e-3,
-    )
+    given = {
+        "loss": "multinomial" if classes else "squared",
+        "uncertainty": drago.CVaR(TAIL),
+        "divergence": "chi2",
+        "shift_cost": 0.05,
+        "l2_reg": 1e-3,
+    }
+    return drago.DROProblem(X, y, **(given | settings))
 
 
 # ----------------------------------------------------------------------------------- clocks
@@ -185,6 +197,8 @@ def _solve(table: Table, n: int, name: str, problem: Any, device: str, **more: A
         "gap": result.rel_gap,
         "status": result.status.value,
     }
+    if "base" in more:
+        more["ratio"] = result.time / more["base"] if more["base"] else 1.0
     table.add(row | more)
 
 
@@ -203,6 +217,64 @@ def rows(options: argparse.Namespace) -> list[dict[str, Any]]:
             _solve(table, n, name, problem, options.device)
         del problem
         free(options.device)
+    return table.rows
+
+
+WIDTHS = (100, 200, 256, 300, 400, 1000)
+
+
+def losses(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Losses and numbers of features, CVaR 0.1; by the time of `auto` with the squared loss."""
+    table = Table({"d": "5d", "loss": "12s", **_COLUMNS, "ratio": "7.2f"})
+    n, device = int(min(options.sizes)), options.device
+    for d in WIDTHS[:2] if options.quick else WIDTHS:
+        data, base = draw(n, "cpu" if device == "numba" else device, d=d), None
+        for loss in ("squared", "huber", "logistic"):
+            problem = make_problem(n, device, data=data, loss=loss)
+            for name in ("auto", "drago"):
+                _solve(table, n, name, problem, device, d=d, loss=loss, base=base)
+                base = base or table.rows[-1]["seconds"]
+            del problem
+        del data
+        free(device)
+    for count in (10,) if options.quick else (10, 100):
+        problem = make_problem(n, device, classes=count)
+        _solve(table, n, "auto", problem, device, d=D, loss=f"{count} classes")
+        del problem
+        free(device)
+    return table.rows
+
+
+def sets(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Sets, divergences and settings, d = 100; by the time of `auto` with CVaR 0.1 and chi2."""
+    table = Table({"set": "22s", **_COLUMNS, "ratio": "7.2f"})
+    n, device, base = int(4 * min(options.sizes)), options.device, None
+    data = draw(n, "cpu" if device == "numba" else device)
+    groups = np.random.default_rng(0).integers(0, 50, n)
+    cases: dict[str, dict[str, Any]] = {
+        "CVaR 0.1, chi2": {},
+        "CVaR 0.1, kl": {"divergence": "kl"},
+        "CVaR 0.1, no shift cost": {"shift_cost": 0.0},
+        "CVaR 0.1, intercept": {"fit_intercept": True},
+        "CVaR 0.1, huber": {"loss": "huber"},
+        "CVaR 0.1, logistic": {"loss": "logistic"},
+        "Simplex, chi2": {"uncertainty": "simplex"},
+        "Simplex, kl": {"uncertainty": "simplex", "divergence": "kl"},
+        "Extremile 2, chi2": {"uncertainty": drago.Extremile(2.0)},
+        "Extremile 2, kl": {"uncertainty": drago.Extremile(2.0), "divergence": "kl"},
+        "ESRM 1, chi2": {"uncertainty": drago.ESRM(1.0)},
+        "ESRM 1, kl": {"uncertainty": drago.ESRM(1.0), "divergence": "kl"},
+        "50 groups, CVaR": {"uncertainty": drago.Grouped(drago.CVaR(TAIL)), "groups": groups},
+        "Chi2Ball 1": {"uncertainty": "chi2_ball", "divergence": "auto"},
+        "KLBall 0.5": {"uncertainty": "kl_ball", "divergence": "auto"},
+    }
+    for label, settings in cases.items():
+        problem = make_problem(n, device, data=data, **settings)
+        for name in ("auto", "drago"):
+            _solve(table, n, name, problem, device, set=label, base=base)
+            base = base or table.rows[-1]["seconds"]
+        del problem
+        free(device)
     return table.rows
 
 
@@ -261,7 +333,8 @@ def bias(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 TABLES = {
-    "passes": passes, "rows": rows, "classes": classes, "precision": precision, "bias": bias,
+    "passes": passes, "rows": rows, "losses": losses, "sets": sets, "classes": classes,
+    "precision": precision, "bias": bias,
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ class _Dense:
     def __init__(self, problem):
         self.problem, self.n, self.d = problem, problem.n_samples, problem.n_features
         ones = np.full((self.n, 1), float(problem.fit_intercept))
-        self.X = np.hstack([problem.rows(np.arange(self.n)), ones])
+        self.X = np.hstack([problem.rows.dense(np.arange(self.n)), ones])
         self.ridge = np.full((self.d + 1, 1), problem.mu)
         self.ridge[-1] = 0.0
         name = problem.loss.name

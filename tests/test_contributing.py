@@ -17,7 +17,7 @@ RECIPE = re.search(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(
 # What the class has after each step.
 STAGES = {"evaluate": ["evaluate"]}
 STAGES["second"] = [*STAGES["evaluate"], "second", "curvature", "lipschitz", "concordance"]
-STAGES["balance"] = [*STAGES["second"], "balance"]
+STAGES["balance"] = [*STAGES["second"], "has_conjugate", "balance_sums", "balance_with"]
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3))
 Y = X @ [1.0, -2.0, 0.5] + RNG.standard_t(2, size=40)
@@ -79,7 +79,7 @@ def test_the_loss_of_the_recipe_against_cvxpy(fit_intercept):
 
 
 def test_each_step_of_the_recipe_is_of_use():
-    """`second` makes a bound from the curvature, and `balance` a tight one with an intercept."""
+    """`second` makes a bound from the curvature, `balance_with` a tight one with an intercept."""
     settings = {"l2_reg": 1e-4, "fit_intercept": True}
     point = drago.solve(problem(by_function, **settings), tol=1e-4)
     gaps = []

@@ -132,25 +132,32 @@ def test_classes_know_their_home():
 LAYERS = [
     {"_version", "_validation", "_interrupts", "kernels", "files"},
     {"terms", "datasets"},
-    {"rows", "problem", "intercept"},
+    {"oracles"},
+    {"rows", "intercept"},
+    {"problem"},
     {"metric", "certificate", "result"},
     {"loop"},
-    {"solvers", "torch_engine"},
+    {"solvers"},
+    {"training", "torch_engine"},
     {"estimators", "scorers"},
     {"plotting"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Files of models know what is in them.
 HIGH = {"files/models.py": "estimators"}
-# A problem on tensors is made by the same constructor as one on arrays.
-DOORS = {("problem", "drago.torch_engine.problem")}
+# DRAGO has iterations of its own on tensors, which a store of tensors names.
+DOORS = {("rows", "drago.torch_engine.blocks"), ("rows", "drago.torch_engine.iterations")}
+# Files of rooms that are for torch alone, and live without Numba.
+ON_TORCH = ("rows/device.py", "rows/tensor", "rows/fused", "oracles/", "training/", "torch_engine/")
+MOST_LINES = 500
+STILL_LONG = ("method.py",)  # DRAGO's settings and its run
 # Top-level imports of other packages, and the modules that may have them.
 TOP_LEVEL = {
     "numba": {"kernels"},
     "sklearn": {"estimators", "scorers"},
-    "torch": {"torch_engine"},
+    "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
-    "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting", "torch_engine"},
+    "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting"},
     "typer": set(),
     "rich": set(),
     "pandas": set(),
@@ -242,11 +249,48 @@ def test_heavy_packages_are_imported_late(path):
             assert home(path) in TOP_LEVEL[package], f"{home(path)} imports {name} at its top"
 
 
+def is_on_torch(path):
+    return path.relative_to(SOURCE).as_posix().startswith(ON_TORCH)
+
+
 @all_files
-def test_the_torch_engine_lives_without_numba(path):
-    if home(path) == "torch_engine":
-        names = [name for name, _ in imports_of(path)]
+def test_torch_lives_without_numba_and_others_without_torch(path):
+    names = [name for name, _ in imports_of(path)]
+    if is_on_torch(path):
         assert not [name for name in names if name.startswith(("numba", "drago.kernels"))]
+    elif path != SOURCE / "torch_engine" / "__init__.py":
+        assert not [name for name in names if name.split(".")[0] in ("torch", "triton")]
+
+
+def test_there_is_no_circle_of_imports():
+    """Not even by imports inside of functions."""
+    modules = {}
+    for path in files():
+        parts = ("drago", *path.relative_to(SOURCE).with_suffix("").parts)
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    arrows = {}
+    for module, path in modules.items():
+        found = {name for name, _ in imports_of(path)}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in found:
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        arrows[module] = (found & set(modules)) - {module}
+    arrows = {
+        module: {name for name in names if not any(more.startswith(name + ".") for more in names)}
+        for module, names in arrows.items()
+    }
+    assert sum(map(len, arrows.values())) > 300  # the reader sees them
+    while arrows:
+        ends = [module for module, names in arrows.items() if not names & set(arrows)]
+        assert ends, f"a circle among {sorted(arrows)}"
+        for module in ends:
+            del arrows[module]
+
+
+def test_no_file_is_too_long():
+    """By responsibility, not by length; but a file of more lines is asking to be two."""
+    long = [path.name for path in files() if len(path.read_text().splitlines()) > MOST_LINES]
+    assert [name for name in long if name not in STILL_LONG] == []
 
 
 def test_package_itself_imports_nothing_early():

@@ -385,9 +385,11 @@ NO_ROWS = {
     *("n_outputs", "probabilities", "masses", "tail"),  # one array of any length: see below
     *("set_fit_request", "set_score_request", "get_metadata_routing", "set_callbacks"),
     *("plot", "from_result"),  # displays
-    *("smoothing", "stand_in", "to_public", "evaluate", "take"),  # a problem's, for solvers
-    *("of", "moved", "on_device", "predict", "accumulate", "visit"),  # the same on tensors
-    *("flatten", "load_into", "tables_for", "slope_norm", "weighted_gradient"),
+    # A problem's, for solvers: vectors come from its store.
+    *("smoothing", "stand_in", "to_public", "evaluate", "take", "moved", "dual_oracle"),
+    *("distance", "violation", "primal", "gradient"),
+    *("balance_sums", "balance_with"),  # what `balance` is made of
+    *("flatten", "load_into", "tables_for", "slope_norm"),
     *("searched", "exact_weights", "extra_repr"),
 }
 

@@ -603,7 +603,7 @@ def test_row_norms(container, dtype, fit_intercept):
 def gradients(problem, coef, intercept):
     """The gradient of each loss in (coef, intercept), one row each."""
     ev = problem.evaluate(*problem.to_internal(coef, intercept))
-    X = problem.rows(np.arange(problem.n_samples))
+    X = problem.rows.dense(np.arange(problem.n_samples))
     X = np.hstack([X, np.ones((len(X), 1))]) if problem.fit_intercept else X
     return (ev.dlosses[:, :, None] * X[:, None, :]).reshape(len(X), -1)
 

@@ -141,7 +141,7 @@ def test_single_precision_data():
 
 
 class PlainPasses:
-    """What `drago.torch_engine._triton` does, in plain torch: rounds can run on a processor."""
+    """What `drago.rows.fused` does, in plain torch: rounds can run on a processor."""
 
     class Rows:
         def __init__(self, starts, n_blocks, group, largest):
@@ -154,7 +154,7 @@ class PlainPasses:
 
     @staticmethod
     def _losses(X, y, w, b, index, code, parameter):
-        from drago.torch_engine import losses
+        from drago.rows import tensor_losses as losses
 
         kinds = (losses.TensorSquared, losses.TensorHuber, losses.TensorLogistic)
         loss = kinds[code](parameter) if code == 1 else kinds[code]()

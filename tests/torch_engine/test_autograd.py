@@ -27,9 +27,10 @@ from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import Steps
 from drago.solvers.drago.variants import SupportIterations
-from drago.torch_engine import AutogradProblem, RobustLoss, autograd
-from drago.torch_engine._autograd_iterations import AutogradBlocks
-from drago.torch_engine._curvature import curvature_metric
+from drago.torch_engine import AutogradProblem, RobustLoss
+from drago.training import autograd
+from drago.training.curvature import curvature_metric
+from drago.training.iterations import AutogradBlocks
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 N, D = 45, 4
@@ -482,8 +483,8 @@ def test_float32_iterations_are_certified_in_float64():
 def test_moved_to_a_device():
     """There is one here; the numbers are the same."""
     _, problem = mlp(uncertainty=SETS["grouped"], groups=np.arange(120) % 4)
-    moved = problem.moved(torch.device("cpu"))
-    assert moved is not problem and moved.objective(problem.start) == pytest.approx(
+    moved = problem._replace(rows=problem.rows.moved(torch.device("cpu")))
+    assert moved.rows is not problem.rows and moved.objective(problem.start) == pytest.approx(
         problem.objective(problem.start), rel=1e-12
     )
     convex = make("logistic")

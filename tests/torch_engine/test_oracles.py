@@ -17,10 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cases
 import drago
 import twins
+from drago.oracles import search
+from drago.oracles.pools import _Pools
+from drago.oracles.search import arrays, rows
 from drago.terms.uncertainty import SpectralSet
-from drago.torch_engine import TensorOracle, _thresholds, search
-from drago.torch_engine._pools import _Pools
-from drago.torch_engine.search import arrays, rows
+from drago.torch_engine import TensorOracle
 
 GROUPED = [
     ("grouped_cvar", "chi2"),
@@ -67,7 +68,7 @@ def go(way, patch):
     one; or a search without a sort, as for the largest.
     """
     if way != "few":
-        patch.setattr(_thresholds, "_ENTRIES", 0)
+        patch.setattr(thresholds, "_ENTRIES", 0)
     if way == "most":
         patch.setitem(search._LEAST_ROWS, "cpu", 1)
         patch.setattr(arrays, "_SAMPLE", 4)
@@ -437,7 +438,7 @@ def test_the_watch_for_values_sees_them():
     [("extremile", "kl", 0), ("kl_ball", "kl", 1 << 15)],
 )
 def test_compiles_to_one_graph(name, divergence, entries, monkeypatch):
-    monkeypatch.setattr(_thresholds, "_ENTRIES", entries)
+    monkeypatch.setattr(thresholds, "_ENTRIES", entries)
     oracle = TensorOracle(build(name), divergence)
     torch._dynamo.reset()
     compiled = torch.compile(oracle.weights, backend="eager", fullgraph=True)

@@ -368,7 +368,7 @@ def test_the_bias_of_batches_shrinks_as_the_docstring_says():
 
 
 def test_the_docstrings_example():
-    failed, tried = doctest.testmod(sys.modules["drago.torch_engine.robust_loss"])
+    failed, tried = doctest.testmod(sys.modules["drago.training.robust_loss"])
     assert failed == 0 and tried > 0
 
 

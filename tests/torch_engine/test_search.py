@@ -16,8 +16,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drago.torch_engine import _thresholds, search
-from drago.torch_engine.search import BALL, CHI2, KL, VERTEX, arrays, rows
+from drago.oracles import search, thresholds
+from drago.oracles.search import BALL, CHI2, KL, VERTEX, arrays, rows
 
 BOUNDS = {
     VERTEX: (1.7, 10.0, 1e4, math.inf),
@@ -57,11 +57,11 @@ def in_order(kind, u, p, c, bound):
     losses, shares = torch.from_numpy(u[live]), torch.from_numpy(nominal[live])
     with searching(2**40):
         if kind == VERTEX:
-            q = _thresholds.capped_vertex(losses, shares, bound)
+            q = thresholds.capped_vertex(losses, shares, bound)
         elif kind == BALL:
-            q = _thresholds.chi2_ball(losses, shares, c, bound)
+            q = thresholds.chi2_ball(losses, shares, c, bound)
         else:
-            run = _thresholds.capped_chi2 if kind == CHI2 else _thresholds.capped_kl
+            run = thresholds.capped_chi2 if kind == CHI2 else thresholds.capped_kl
             q = run(losses, shares, c, bound)
     everywhere = np.zeros(u.size)
     everywhere[live] = q.numpy()
@@ -74,7 +74,7 @@ def on_processor(kind, u, p, c, bound, memory=None):
 
 
 def by_kernel(kind, u, p, c, bound, memory=None):
-    from drago.torch_engine.search import launch
+    from drago.oracles.search import launch
 
     device = "cuda" if on_cuda else "cpu"
     losses = torch.from_numpy(u).to(device)
@@ -92,7 +92,7 @@ def small(monkeypatch):
     monkeypatch.setattr(arrays, "_SAMPLE", 4)
     if not has_triton or on_cuda:
         return
-    from drago.torch_engine.search import launch
+    from drago.oracles.search import launch
 
     for name, value in {"_LANES": 8, "_DEPTH": 2, "_FEW": 16, "_TABLE": 64}.items():
         monkeypatch.setattr(launch, name, value)
@@ -330,8 +330,8 @@ def test_compiles_to_one_graph():
     u = torch.randn(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(11))
     p = torch.full_like(u, 1 / 5000)
     torch._dynamo.reset()
-    compiled = torch.compile(_thresholds.capped_chi2, backend="eager", fullgraph=True)
-    expected = _thresholds.capped_chi2(u, p, 0.2, 5.0)
+    compiled = torch.compile(thresholds.capped_chi2, backend="eager", fullgraph=True)
+    expected = thresholds.capped_chi2(u, p, 0.2, 5.0)
     torch.testing.assert_close(compiled(u, p, 0.2, 5.0), expected, rtol=1e-11, atol=1e-18)
 
 
@@ -339,7 +339,7 @@ def test_compiles_to_one_graph():
 def test_gradients_take_the_other_way(kind):
     u = torch.randn(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
     p = torch.full_like(u, 1 / 5000)
-    run, bound = (_thresholds.capped_chi2, 5.0) if kind == CHI2 else (_thresholds.chi2_ball, 0.5)
+    run, bound = (thresholds.capped_chi2, 5.0) if kind == CHI2 else (thresholds.chi2_ball, 0.5)
     q = run(u.requires_grad_(), p, 0.3, bound)
     (gradient,) = torch.autograd.grad((q * u.detach()).sum(), u)
     assert gradient.abs().max() > 0
@@ -353,7 +353,7 @@ def one_of_many(k, programs, room, given):
     """A process is a program of the grid: they share memory and wait for each other."""
     from triton.runtime import interpreter
 
-    from drago.torch_engine.search import launch
+    from drago.oracles.search import launch
 
     torch.set_num_threads(1)
     builder, start = interpreter.interpreter_builder, interpreter.GridExecutor.__init__
@@ -464,18 +464,18 @@ def test_many_calls_on_two_streams():
 
 @needs_cuda
 def test_sorts_where_the_kernel_cannot_be_built(monkeypatch):
-    from drago.torch_engine.search import launch
+    from drago.oracles.search import launch
 
     def fails(*_):
         raise RuntimeError("no compiler")
 
     u = torch.randn(5000, dtype=torch.float64, device="cuda")
     p = torch.full_like(u, 1 / 5000)
-    expected = _thresholds.capped_chi2(u, p, 0.1, 10.0)
+    expected = thresholds.capped_chi2(u, p, 0.1, 10.0)
     monkeypatch.setattr(search, "_broken", set())
     monkeypatch.setattr(launch, "search", fails)
     with pytest.warns(RuntimeWarning, match="could not be built, sorting instead: no compiler"):
-        q = _thresholds.capped_chi2(u, p, 0.1, 10.0)
+        q = thresholds.capped_chi2(u, p, 0.1, 10.0)
     torch.testing.assert_close(q, expected, rtol=1e-11, atol=1e-18)
     assert not search.takes(u)
-    torch.testing.assert_close(_thresholds.capped_chi2(u, p, 0.1, 10.0), q, rtol=0, atol=0)
+    torch.testing.assert_close(thresholds.capped_chi2(u, p, 0.1, 10.0), q, rtol=0, atol=0)

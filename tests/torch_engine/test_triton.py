@@ -18,8 +18,8 @@ CUDA = torch.cuda.is_available()
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("neither a CUDA device nor TRITON_INTERPRET=1", allow_module_level=True)
 
-from drago.torch_engine import _triton
-from drago.torch_engine._triton import HUBER, LOGISTIC, SQUARED, Rows, accumulate, evaluate, visit
+from drago.rows import fused as _triton
+from drago.rows.fused import HUBER, LOGISTIC, SQUARED, Rows, accumulate, evaluate, visit
 
 DEVICE = "cuda" if CUDA else "cpu"
 N = 20_011 if CUDA else 1_003

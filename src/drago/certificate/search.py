@@ -248,7 +248,7 @@ class Search:
         if found is None:
             values = [problem.primal(self.ev.w, losses, x) for x in (self.exact, q)]
             return max(values[0] - values[1], 0.0) + _CANCELLED * abs(values[0])
-        if math.isnan(found):
+        if found == -math.inf:
             raise ArithmeticError(
                 "the exact weights are beaten by others of the set; if the set is your own, check "
                 "its worst_case, otherwise please report this."

@@ -382,7 +382,7 @@ class RowStore:
         """``L(w, exact) - L(w, q)`` as a sum of two nonnegative terms.
 
         ``<exact - q, l - nu grad Omega(exact)>`` is the optimality condition of the exact weights,
-        the rest a Bregman divergence. None where that is infinite; not a number where the exact
+        the rest a Bregman divergence. None where that is infinite; minus infinity where the exact
         weights are beaten by more than rounding.
         """
         is_kl = divergence.name == "kl"
@@ -397,7 +397,7 @@ class RowStore:
         rounding = 4.0 * np.finfo(float).eps * moved * (scale + nu * (1.0 + abs(centre)))
         scale += max(abs(end) for end in self.extremes(losses))
         if first < -1e-8 * (scale + 1e-300) - rounding:
-            return np.nan
+            return -np.inf
         return float(max(first, 0.0) + nu * max(bregman, 0.0))
 
     def extremes(self, values: RowVector) -> tuple[float, float]:
@@ -416,72 +416,7 @@ class RowStore:
         """The largest ``q_i / p_i`` that the set allows."""
         raise NotImplementedError
 
-    # --------------------------------------------- what oracles of rows in parts are made of
-
-    def profile(self, u: RowVector) -> tuple[Vector, Vector]:
-        """The distinct values of a vector, ascending, and the nominal weight of each."""
-        raise NotImplementedError
-
-    @is_a("map")
-    def looked_up(self, u: RowVector, values: Vector, of: Vector, with_p: bool) -> RowVector:
-        """For each row the entry of `of` at its value, times ``p_i`` if `with_p`."""
-        raise NotImplementedError
-
-    @is_a("map")
-    def of_groups(self, of: Vector, with_p: bool) -> RowVector:
-        """For each row the entry of its group, times ``p_i`` if `with_p`."""
-        raise NotImplementedError
-
-    @is_a("map")
-    def weighted(self, u: RowVector, less: float = 0.0) -> RowVector:
-        """``p_i (u_i - less)``."""
-        raise NotImplementedError
-
-    @is_a("sum")
-    def group_sums(self, values: RowVector, n_groups: int) -> Vector:
-        """The sum over each group."""
-        raise NotImplementedError
-
-    @is_a("sum")
-    def group_spread(self, q: RowVector, ratio: Vector) -> float:
-        """``sum_i |q_i - p_i ratio_g|``, with the ratio of the row's group."""
-        raise NotImplementedError
-
-    @is_a("sum")
-    def excess(self, q: RowVector, cap: float) -> float:
-        """``sum_i max(q_i - cap p_i, 0)``."""
-        raise NotImplementedError
-
-    @is_a("sum")
-    def response_sums(
-        self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
-    ) -> tuple[Matrix, Matrix, Vector, Vector, float]:
-        """What `hessian` is made of, for pools of rows that move together.
-
-        ``sum_i q_i l_i'' + rate_i z_i z_i'`` with the gradients z of the losses, the sums of
-        ``rate_i z_i`` and of the rates by pool, ``sum_i rate_i direction_i z_i`` and
-        ``sum_i rate_i direction_i^2``.
-        """
-        raise NotImplementedError
-
-    @is_a("sum")
-    def group_gradients(self, ev: Evaluation, mass: Vector, intercept: bool) -> Matrix:
-        """``sum over each group of (p_i / mass_g) z_i`` with the gradients z of the losses."""
-        raise NotImplementedError
-
     # ----------------------------------------------------------------------- the intercept
-
-    @is_a("sum")
-    def balance_sums(self, loss: Any, raw: RowVector, q: RowVector, masses: Any) -> Vector:
-        """What `drago.terms.losses.Loss.balance_with` needs to know of all rows."""
-        raise NotImplementedError
-
-    @is_a("map")
-    def balanced(
-        self, loss: Any, raw: RowVector, q: RowVector, sums: Vector, masses: Any
-    ) -> tuple[RowVector, RowVector]:
-        """Slopes of zero sum, and their Fenchel-Young terms."""
-        raise NotImplementedError
 
     def balance(
         self, loss: Any, raw: RowVector, q: RowVector, n_outputs: int
@@ -490,12 +425,7 @@ class RowStore:
 
         None where the loss knows no conjugate (`drago.terms.losses.Loss.balance`).
         """
-        if not loss.has_conjugate:
-            return None
-        masses = self.class_masses(q, n_outputs) if loss.has_class_hessian else None
-        sums = self.balance_sums(loss, raw, q, masses)
-        alpha, young = self.balanced(loss, raw, q, sums, masses)
-        return alpha, self.dot(q, young)
+        raise NotImplementedError
 
     @is_a("sum")
     def tangent_excess(

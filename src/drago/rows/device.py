@@ -17,13 +17,11 @@ import torch
 from torch import Tensor
 
 from drago._validation import check_groups, check_nominal
+from drago.oracles.tensors import TensorOracle, working_dtype
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
 from drago.rows.memory import ArrayRows
 from drago.rows.open import Opened
-from drago.rows.tensors import Chosen, TensorVectors, to_host
-from drago.terms.losses import Squared
-from drago.terms.uncertainty.grouped import group_sums
-from drago.torch_engine._checks import (
+from drago.rows.tensor_checks import (
     as_device,
     check_features,
     check_target,
@@ -31,8 +29,10 @@ from drago.torch_engine._checks import (
     nominal_weights,
     on_host,
 )
-from drago.torch_engine.losses import on_tensors
-from drago.torch_engine.oracles import TensorOracle, working_dtype
+from drago.rows.tensor_losses import on_tensors
+from drago.rows.tensors import Chosen, TensorVectors, to_host
+from drago.terms.losses import Squared
+from drago.terms.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
 
@@ -171,7 +171,6 @@ class TensorRows(TensorVectors):
         return _fused_passes(self.device) if self.device.type == "cuda" else None
 
     def kernels_for(self, loss: Any) -> Any:
-        """The same; None for a loss of several outputs."""
         return None if loss.has_class_hessian else self.kernels
 
     @cached_property
@@ -430,14 +429,14 @@ def _fused_passes(device: torch.device) -> Any:
     if torch.version.hip is not None:
         return None
     try:
-        from drago.torch_engine import _triton
+        from drago.rows import fused
     except ImportError:
         return None
-    rows = _triton.Rows.deal(1, device=device)
+    rows = fused.Rows.deal(1, device=device)
     one, two, three = (torch.ones(1, dtype=torch.float64, device=device) for _ in range(3))
     block = torch.zeros(1, dtype=torch.int64, device=device)
     try:
-        _triton.evaluate(one.view(1, 1), one, one, one, rows, block, two, three, code=0)
+        fused.evaluate(one.view(1, 1), one, one, one, rows, block, two, three, code=0)
     except Exception as error:  # of many kinds: no compiler, an old version, another card
         warnings.warn(
             f"the fused passes on {device} could not be built, plain ones instead: {error}",
@@ -445,4 +444,4 @@ def _fused_passes(device: torch.device) -> Any:
             stacklevel=2,
         )
         return None
-    return _triton
+    return fused

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import are_finite, check_groups, check_vector, locked
+from drago.rows.array_curvature import ArrayCurvature
 from drago.rows.base import (
     Evaluation,
     Gradient,
     Index,
     Matrix,
     NonFiniteLossError,
-    RowStore,
     Vector,
 )
 
@@ -23,8 +23,6 @@ Array = npt.NDArray[Any]
 
 # Entries of a block of X that is converted to float64 at a time.
 _CHUNK = 1 << 18
-# Those of which a matrix stays in the cache between two operations.
-_IN_CACHE = 1 << 15
 # Share of the rows below which they are worth being picked out of a matrix that large, and how
 # many are looked at to tell.
 _FEW = 0.25
@@ -34,39 +32,7 @@ _STRIDE = 61
 _PART = 1 << 16
 
 
-class Chosen:
-    """Some of the rows of `ArrayRows`, and their features once they were asked for."""
-
-    def __init__(self, index: Index) -> None:
-        self.index = index
-        self._features: tuple[bool, Matrix] | None = None
-
-    def features(self, rows: ArrayRows, intercept: bool) -> Matrix:
-        """The rows, with a last 1 for an intercept."""
-        if self._features is None or self._features[0] != intercept:
-            found = rows.dense(self.index)
-            if intercept:
-                found = np.column_stack([found, np.ones(len(found))])
-            self._features = intercept, found
-        return self._features[1]
-
-    def dense(self, rows: ArrayRows, part: slice) -> Matrix:
-        """Some of them without the 1, as an array to be written to."""
-        if self._features is None:
-            return rows.dense(self.index[part])
-        return self._features[1][part, : rows.n_features].copy()
-
-    def keep(self, mask: npt.NDArray[np.bool_]) -> Chosen:
-        """Some of them."""
-        if mask.all():
-            return self
-        other = Chosen(self.index[mask])
-        if self._features is not None:
-            other._features = self._features[0], self._features[1][mask]
-        return other
-
-
-class ArrayRows(RowStore):
+class ArrayRows(ArrayCurvature):
     """The rows of arrays.
 
     Parameters
@@ -290,143 +256,6 @@ class ArrayRows(RowStore):
             slope = np.minimum(slope + loss.curvature * off, loss.lipschitz)
         size = np.maximum(np.abs(ev.losses[index]), max(scale, np.finfo(float).tiny))
         return float((slope * off / size[:, None]).max())
-
-    # ------------------------------------------------------------- the curvature of some rows
-
-    def curvature(self, loss: Any, raw: Matrix, q: Vector) -> Vector:
-        if raw.shape[1] > 1:
-            return loss.curvature * q
-        return q * loss.second(self.y, raw)
-
-    def heaviest(self, weight: Vector, size: int) -> Chosen:
-        about_equal = np.flatnonzero(weight > 0.5 * weight.max())
-        if about_equal.size > size:
-            return Chosen(about_equal[np.arange(size, dtype=np.int64) * about_equal.size // size])
-        index = np.flatnonzero(weight > 0)
-        if index.size > size:
-            index = index[np.argpartition(-weight[index], size)[:size]]
-            index.sort()
-        return Chosen(index)
-
-    def size(self, chosen: Chosen) -> int:
-        return int(chosen.index.size)
-
-    def total(self, values: Vector, chosen: Chosen | None = None) -> float:
-        return float((values if chosen is None else values[chosen.index]).sum())
-
-    def gram(self, chosen: Chosen, weight: Vector, intercept: bool) -> Matrix:
-        """As many rows at a time as stay in the cache.
-
-        The weights are not negative: with their roots it is the square of one matrix.
-        """
-        index, d = chosen.index, self.n_features
-        m = d + int(intercept)
-        out, step = np.zeros((m, m)), max(64, _IN_CACHE // m)
-        for k in range(0, index.size, step):
-            part = slice(k, k + step)
-            root = np.sqrt(weight[index[part]])
-            rows = chosen.dense(self, part)
-            rows *= root[:, None]
-            out[:d, :d] += rows.T @ rows
-            if intercept:
-                out[d, :d] += root @ rows
-                out[d, d] += root @ root
-        out[:d, d:] = out[d:, :d].T
-        return out
-
-    def leverages(self, chosen: Chosen, root: Matrix, intercept: bool) -> Vector:
-        F = chosen.features(self, intercept)
-        out, step = np.empty(len(F)), max(1, _CHUNK // root.shape[0])
-        for k in range(0, len(F), step):
-            part = F[k : k + step] @ root.T
-            out[k : k + step] = np.einsum("ij,ij->i", part, part)
-        return np.sqrt(out)
-
-    def greatest(self, values: Vector) -> float:
-        return float(values.max(initial=-np.inf))
-
-    def narrow(self, chosen: Chosen, values: Vector, most: float) -> Chosen:
-        return chosen.keep(values <= most)
-
-    def unbent(self, chosen: Chosen, raw: Matrix, step: Gradient, delta: float) -> Chosen:
-        rows = chosen.features(self, True) if step.b.any() else chosen.features(self, False)
-        move = np.append(step.w, step.b) if step.b.any() else step.w[:, 0]
-        residual = raw[chosen.index, 0] - self.y[chosen.index]
-        return chosen.keep(np.abs(residual - rows @ move) <= delta)
-
-    def class_hessian(
-        self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector, intercept: bool
-    ) -> Matrix:
-        F, weight = chosen.features(self, intercept), q[chosen.index]
-        pi = loss.probabilities(raw[chosen.index])
-        k, m = pi.shape[1], F.shape[1]
-        H = np.empty((k, m, k, m))
-        for a in range(k):
-            of_class = weight * pi[:, a]
-            for c in range(a, k):
-                moved = of_class * ((1.0 if a == c else 0.0) - pi[:, c])
-                part = (F * moved[:, None]).T @ F
-                H[a, :, c, :], H[c, :, a, :] = part, part.T
-        return H.reshape(k * m, k * m)
-
-    def class_diagonal(self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector) -> Matrix:
-        pi, d = loss.probabilities(raw[chosen.index]), self.n_features
-        weight = q[chosen.index][:, None] * pi * (1 - pi)
-        return (chosen.features(self, True)[:, :d] ** 2).T @ weight
-
-    def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Vector:
-        F, k = chosen.features(self, intercept), inverse.shape[0]
-        blocks = np.ascontiguousarray(inverse.transpose(0, 2, 1, 3))
-        own = [((F @ blocks[a, a]) * F).sum(1) for a in range(k)]
-        found = np.zeros(len(F))
-        for a in range(k):
-            for c in range(a + 1, k):
-                pair = own[a] + own[c] - 2.0 * ((F @ blocks[a, c]) * F).sum(1)
-                np.maximum(found, pair, out=found)
-        return np.sqrt(found)
-
-    def hessian(
-        self, loss: Any, ev: Evaluation, q: Vector, response: Any, intercept: bool
-    ) -> Matrix:
-        if ev.dlosses.shape[1] == 1 and response.is_one_pool:
-            return self._one_pool(loss, ev, q, response, intercept)
-        # Rows that have weight or whose weight responds; all of them for grouped sets.
-        index = np.arange(q.size)
-        if response.aggregate is None:
-            index = np.flatnonzero((q > 0) | (response.pool >= 0))
-        chosen = Chosen(index)
-        if loss.has_class_hessian:
-            H = self.class_hessian(loss, chosen, ev.raw, q, intercept)
-        else:
-            H = self.gram(chosen, self.curvature(loss, ev.raw, q), intercept)
-        F = chosen.features(self, intercept)
-        # Rows of Z are class-major, as H is.
-        Z = ev.dlosses[index][:, :, None] * F[:, None, :]
-        Z = Z.reshape(len(index), Z.shape[1] * Z.shape[2])
-        return H + response.restricted(index).curvature(Z)
-
-    def _one_pool(
-        self, loss: Any, ev: Evaluation, q: Vector, response: Any, intercept: bool
-    ) -> Matrix:
-        """Where all rows that move move together: the square of one matrix."""
-        slopes = ev.dlosses[:, 0]
-        moving = np.where(response.pool >= 0, response.rate * slopes, 0.0)
-        weight = q * loss.second(self.y, ev.raw) + moving * slopes
-        H = self.gram(Chosen(np.flatnonzero(weight)), weight, intercept)
-
-        def drop(by: Vector, mass: float) -> None:
-            """The moves have no part along this."""
-            if mass > 0:
-                along = self.weighted_sum(by[:, None])[:, 0]
-                if intercept:
-                    along = np.append(along, by.sum())
-                H[...] -= np.outer(along, along / mass)
-
-        drop(moving, float(response.rate[response.pool >= 0].sum()))
-        if response.direction is not None:
-            z = np.where(response.pool >= 0, response.direction, 0.0)
-            drop(moving * z, float(np.dot(response.rate, z * z)))
-        return H
 
     # ------------------------------------------------------------------- vectors of the rows
 

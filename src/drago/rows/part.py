@@ -8,16 +8,86 @@ from typing import Any
 
 import numpy as np
 
-from drago.rows.base import Evaluation, Index, Matrix, Vector
-from drago.rows.memory import ArrayRows, Chosen
+from drago.rows.array_curvature import Chosen
+from drago.rows.base import Evaluation, Index, Matrix, RowStore, RowVector, Vector, is_a
+from drago.rows.memory import ArrayRows
 
 
-class ArrayPart(ArrayRows):
+class Part(RowStore):
+    """What rows in parts need of each part, beside what every store can do."""
+
+    n_groups: int
+    """Groups, by the numbers that occur here."""
+
+    def profile(self, u: RowVector) -> tuple[Vector, Vector]:
+        """The distinct values of a vector, ascending, and the nominal weight of each."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def looked_up(self, u: RowVector, values: Vector, of: Vector, with_p: bool) -> RowVector:
+        """For each row the entry of `of` at its value, times ``p_i`` if `with_p`."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def of_groups(self, of: Vector, with_p: bool) -> RowVector:
+        """For each row the entry of its group, times ``p_i`` if `with_p`."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def weighted(self, u: RowVector, less: float = 0.0) -> RowVector:
+        """``p_i (u_i - less)``."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def group_sums(self, values: RowVector, n_groups: int) -> Vector:
+        """The sum over each group."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def group_spread(self, q: RowVector, ratio: Vector) -> float:
+        """``sum_i |q_i - p_i ratio_g|``, with the ratio of the row's group."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def excess(self, q: RowVector, cap: float) -> float:
+        """``sum_i max(q_i - cap p_i, 0)``."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def response_sums(
+        self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
+    ) -> tuple[Matrix, Matrix, Vector, Vector, float]:
+        """What `hessian` is made of, for pools of rows that move together.
+
+        ``sum_i q_i l_i'' + rate_i z_i z_i'`` with the gradients z of the losses, the sums of
+        ``rate_i z_i`` and of the rates by pool, ``sum_i rate_i direction_i z_i`` and
+        ``sum_i rate_i direction_i^2``.
+        """
+        raise NotImplementedError
+
+    @is_a("sum")
+    def group_gradients(self, ev: Evaluation, mass: Vector, intercept: bool) -> Matrix:
+        """``sum over each group of (p_i / mass_g) z_i`` with the gradients z of the losses."""
+        raise NotImplementedError
+
+    @is_a("sum")
+    def balance_sums(self, loss: Any, raw: RowVector, q: RowVector, masses: Any) -> Vector:
+        """What `drago.terms.losses.Loss.balance_with` needs to know of all rows."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def balanced(
+        self, loss: Any, raw: RowVector, q: RowVector, sums: Vector, masses: Any
+    ) -> tuple[RowVector, RowVector]:
+        """Slopes of zero sum, and their Fenchel-Young terms."""
+        raise NotImplementedError
+
+
+class ArrayPart(Part, ArrayRows):
     """A part of the rows, in arrays; its weights sum to less than 1."""
 
     @property
-    def n_groups(self) -> int:
-        """Groups, by the numbers that occur here."""
+    def n_groups(self) -> int:  # type: ignore[override]
         return 0 if self.groups is None else int(self.groups.max()) + 1
 
     def pieces(self, index: Index) -> tuple[Any, ...]:

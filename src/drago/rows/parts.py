@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from drago._validation import check_groups, check_vector
-from drago.rows.atoms import AtomOracle, AtomResponse, merged
+from drago.oracles.atoms import AtomOracle, AtomResponse, merged
 from drago.rows.base import (
     Evaluation,
     Index,
@@ -23,6 +23,7 @@ from drago.rows.base import (
     Vector,
 )
 from drago.rows.memory import ArrayRows
+from drago.rows.part import Part
 
 # Rounds in which the least weight of a selection is looked for, and how far it may fall short.
 _ROUNDS = 60
@@ -46,7 +47,7 @@ class PartVector:
     __array__ = __getitem__ = __iter__ = __len__ = __bool__ = __float__ = _refuse
 
 
-class PartedRows(RowStore):
+class PartedRows(Part):
     """Several stores as one.
 
     Parameters
@@ -165,7 +166,7 @@ class PartedRows(RowStore):
         return AtomOracle(self, uncertainty, divergence)
 
     def profiles(self, u: RowVector) -> list[tuple[Vector, Vector]]:
-        """The atoms of each part (`drago.rows.atoms`)."""
+        """The atoms of each part (`drago.oracles.atoms`)."""
         return self._each("profile", (u,), {})
 
     def heaviest(self, weight: RowVector, size: int) -> RowVector:
@@ -233,6 +234,16 @@ class PartedRows(RowStore):
         largest = np.max(self._each("group_greatest", (self.p, self.n_groups), {}), axis=0)
         return self.group_sums(self.p, self.n_groups), largest
 
+    def balance(
+        self, loss: Any, raw: RowVector, q: RowVector, n_outputs: int
+    ) -> tuple[RowVector, float] | None:
+        if not loss.has_conjugate:
+            return None
+        masses = self.class_masses(q, n_outputs) if loss.has_class_hessian else None
+        sums = self.balance_sums(loss, raw, q, masses)
+        alpha, young = self.balanced(loss, raw, q, sums, masses)
+        return alpha, self.dot(q, young)
+
     def hessian(
         self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
     ) -> Matrix:
@@ -275,7 +286,7 @@ def _derived(name: str, kind: str) -> Any:
             return max(found)
         return _sum(found)
 
-    operation.__name__, operation.__doc__ = name, getattr(RowStore, name).__doc__
+    operation.__name__, operation.__doc__ = name, getattr(Part, name).__doc__
     return operation
 
 
@@ -290,6 +301,6 @@ def _sum(found: list[Any]) -> Any:
     return total
 
 
-for _name, _operation in vars(RowStore).items():
+for _name, _operation in (vars(RowStore) | vars(Part)).items():
     if hasattr(_operation, "kind") and _name not in vars(PartedRows):
         setattr(PartedRows, _name, _derived(_name, _operation.kind))

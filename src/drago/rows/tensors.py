@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from drago.oracles.spectra import Spectra
+from drago.oracles.tensors import BoundOracle, TensorOracle
 from drago.rows.base import Index, RowStore, Vector
+from drago.rows.tensor_checks import check_vector
+from drago.rows.tensor_losses import on_tensors
 from drago.terms.uncertainty.base import UncertaintySet
-from drago.torch_engine._checks import check_vector
-from drago.torch_engine._spectra import Spectra
-from drago.torch_engine.losses import on_tensors
-from drago.torch_engine.oracles import BoundOracle, TensorOracle
 
 Array = npt.NDArray[Any]
 
@@ -60,6 +60,10 @@ class TensorVectors(RowStore):
     def device(self) -> torch.device:
         """Where the rows are."""
         return self.p.device
+
+    def kernels_for(self, loss: Any) -> Any:
+        """Fused kernels for visits with a loss; None where there are none."""
+        return None
 
     def moved(self, place: torch.device) -> TensorVectors:
         """The same rows on another device."""
@@ -117,7 +121,7 @@ class TensorVectors(RowStore):
             lacking = float(-q.clamp(max=0.0).sum())
             return max(spread, inner, lacking)
         total = torch.stack([-q.clamp(max=0.0).sum(), (q.sum() - 1.0).abs()]).amax()
-        return float(torch.maximum(total, self._excess(uncertainty, q)))
+        return max(float(total), float(self._excess(uncertainty, q)))
 
     def _excess(self, uncertainty: UncertaintySet, q: Tensor) -> Tensor:
         """By how much weights pass the bounds of the set, in mass."""

@@ -210,13 +210,13 @@ class _Regression(_SingleOutput):
         return y
 
 
-def _signed_sums(slopes: Vector, q: Vector) -> Vector:
+def signed_sums(slopes: Vector, q: Vector) -> Vector:
     """The weighted sums of the positive and of the negative slopes."""
     up = np.dot(q, np.maximum(slopes, 0.0))
     return np.array([up, np.dot(q, np.maximum(-slopes, 0.0))])
 
 
-def _shrink_heavier(slopes: Vector, sums: Vector) -> tuple[Vector, Vector]:
+def shrink_heavier(slopes: Vector, sums: Vector) -> tuple[Vector, Vector]:
     """Scale the slopes of the sign with more q-mass until the weighted sum is 0."""
     up, down = float(sums[0]), float(sums[1])
     scale = np.ones_like(slopes)
@@ -276,14 +276,14 @@ class Huber(_Regression):
 
     def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
         self._require_rows(y, raw, q)
-        return _signed_sums(np.clip(raw[:, 0] - y, -self.delta, self.delta), q)
+        return signed_sums(np.clip(raw[:, 0] - y, -self.delta, self.delta), q)
 
     def balance_with(
         self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
     ) -> tuple[Matrix, Vector]:
         r = raw[:, 0] - y
         slopes = np.clip(r, -self.delta, self.delta)
-        alpha, _ = _shrink_heavier(slopes, sums)
+        alpha, _ = shrink_heavier(slopes, sums)
         size, a = np.abs(r), np.abs(alpha)
         beyond = (self.delta - a) * (size - 0.5 * (self.delta + a))
         young = np.where(size > self.delta, beyond, 0.5 * (alpha - slopes) ** 2)
@@ -311,13 +311,13 @@ class Logistic(_SingleOutput):
 
     def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
         self._require_rows(y, raw, q)
-        return _signed_sums(self.evaluate(y, raw)[1][:, 0], q)
+        return signed_sums(self.evaluate(y, raw)[1][:, 0], q)
 
     def balance_with(
         self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
     ) -> tuple[Matrix, Vector]:
         losses, dlosses = self.evaluate(y, raw)
-        alpha, scale = _shrink_heavier(dlosses[:, 0], sums)
+        alpha, scale = shrink_heavier(dlosses[:, 0], sums)
         a = np.abs(alpha)
         # KL divergence between the Bernoulli laws of a and of |derivative| = a / scale, whose
         # complement is exp(-loss).

@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 try:
-    from drago.torch_engine.robust_loss import RobustLoss, robust_loss
+    from drago.training.robust_loss import RobustLoss, robust_loss
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
@@ -28,10 +28,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from drago.torch_engine.autograd import AutogradProblem as AutogradProblem
-    from drago.torch_engine.oracles import TensorOracle as TensorOracle
+    from drago.oracles.tensors import TensorOracle as TensorOracle
+    from drago.training.autograd import AutogradProblem as AutogradProblem
 
-_HOME = {"AutogradProblem": "autograd", "TensorOracle": "oracles"}
+_HOME = {"AutogradProblem": "training.autograd", "TensorOracle": "oracles.tensors"}
 
 __all__ = ["AutogradProblem", "RobustLoss", "TensorOracle", "robust_loss"]
 
@@ -39,7 +39,7 @@ __all__ = ["AutogradProblem", "RobustLoss", "TensorOracle", "robust_loss"]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'drago.torch_engine' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"drago.torch_engine.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(f"drago.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 

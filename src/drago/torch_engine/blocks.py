@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from drago.problem import DROProblem
+from drago.rows.tensor_losses import on_tensors
 from drago.solvers.drago.blocks import NOTICEABLE, SMALL, deal_out
-from drago.torch_engine.losses import on_tensors
 
 # Entries of X that are gathered at a time.
 _GATHERED = 1 << 24

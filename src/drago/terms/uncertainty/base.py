@@ -388,7 +388,7 @@ class UncertaintySet:
 
 def as_uncertainty(uncertainty: Any) -> UncertaintySet:
     """A set from an object, a short name or a user's own object."""
-    names = [name for name in _BY_NAME if name != USERS]
+    names = sorted(set(_BY_NAME) - {USERS}, key=lambda name: (name != "cvar", name))
     if isinstance(uncertainty, str):
         return _BY_NAME[check_option("uncertainty", uncertainty, names)]()
     if isinstance(uncertainty, UncertaintySet):

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from drago._validation import check_flag, check_number, refuse_masked, shown
+from drago.oracles.tensors import TensorOracle, working_dtype
 from drago.terms.divergences import Divergence
-from drago.torch_engine._gather import gather
-from drago.torch_engine.oracles import TensorOracle, working_dtype
+from drago.training.gather import gather
 
 
 class _Refused(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""The threshold search of `drago.torch_engine.search` on CUDA devices, in one launch.
+"""The threshold search of `drago.oracles.search` on CUDA devices, in one launch.
 
 All programs of a launch are on the device at the same time and meet after each pass: a pass leaves
 the sums of each program in memory, and after the meeting every program adds all of them in the same
@@ -21,13 +21,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from drago.terms.divergences import TINY
-from drago.torch_engine.search import kernel
-from drago.torch_engine.search.parts import (
+from drago.oracles.search import kernel
+from drago.oracles.search.parts import (
     count_wrong,
     load,
     meet,
 )
+from drago.terms.divergences import TINY
 
 VERTEX, CHI2, KL, BALL = 0, 1, 2, 3
 # The tile of a program: rows in the registers of a thread by rows in a row of threads. Two programs
@@ -157,7 +157,7 @@ def search(
     q: Tensor,
     memory: Tensor | None,
 ) -> None:
-    """Write the weights into `q`; see `drago.torch_engine.search.weights`."""
+    """Write the weights into `q`; see `drago.oracles.search.weights`."""
     with torch.cuda.device_of(u) if u.is_cuda else contextlib.nullcontext():
         _launch(kind, u, p, c, bound, q, memory)
 

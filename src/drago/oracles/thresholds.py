@@ -2,7 +2,7 @@
 
 Solved here: ``argmax_q <u, q> - c Omega(q)`` for tensors, on any device, without a look at a value:
 the number of steps depends on the number of rows alone. Rows of weight 0 carry the smallest loss
-(see `drago.torch_engine.oracles`), where they change nothing.
+(see `drago.oracles.tensors`), where they change nothing.
 
 Which rows lie at a bound is found by trying the losses of rows as the threshold: all of them at
 once where they are few, otherwise by a search in their order. Each trial is a sum of nonnegative
@@ -10,7 +10,7 @@ terms that are measured from the tried row, so it keeps its digits at any scale 
 ``c``. The sort leaves log2(n) passes at most: a search without it could not stop early, which takes
 a look, and would need a pass for each of the 64 bits of the threshold.
 
-Many rows go to `drago.torch_engine.search` where that can look: on processors, where a look costs
+Many rows go to `drago.oracles.search` where that can look: on processors, where a look costs
 nothing, and inside a kernel on CUDA devices.
 """
 
@@ -22,8 +22,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from drago.oracles import search
 from drago.terms.divergences import TINY
-from drago.torch_engine import search
 
 # The most rows that are tried at once, where not all are; and up to how many entries a table of
 # trials costs about as much as a single one, on processors and on other devices.

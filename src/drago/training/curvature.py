@@ -13,7 +13,7 @@ from drago.metric import FLOOR, Metric, subsample
 from drago.rows.tensors import to_host
 
 if TYPE_CHECKING:
-    from drago.torch_engine.autograd import AutogradProblem
+    from drago.training.autograd import AutogradProblem
 
 # Parameters up to which the whole Hessian is taken under "auto"; the rows that show it, at most,
 # their share of all, and how many a parameter there are in any case.

@@ -1,7 +1,7 @@
-"""The threshold search of `drago.torch_engine.search` on processors, in NumPy.
+"""The threshold search of `drago.oracles.search` on processors, in NumPy.
 
 Thresholds are tried one after another on the rows that are still open: after a pass or two they are
-few, see `drago.torch_engine.search.rows`.
+few, see `drago.oracles.search.rows`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drago.torch_engine.search.rows import (
+from drago.oracles.search.rows import (
     FAINT,
     BallRows,
     Chi2Rows,
@@ -168,7 +168,7 @@ def search(
     bound: float,
     start: tuple[float, float] | None,
 ) -> Found:
-    """See `drago.torch_engine.search.weights`; `start` is what its `memory` holds."""
+    """See `drago.oracles.search.weights`; `start` is what its `memory` holds."""
     live = None
     losses, shares = u, p
     if p is not None and not (p > 0.0).all():

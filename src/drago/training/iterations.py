@@ -29,11 +29,11 @@ from torch import Tensor
 
 from drago.rows.base import Evaluation
 from drago.solvers.drago.blocks import NOTICEABLE
-from drago.torch_engine._curvature import curvature_metric
 from drago.torch_engine.iterations import TensorIterations, TensorSupportIterations
+from drago.training.curvature import curvature_metric
 
 if TYPE_CHECKING:
-    from drago.torch_engine.autograd import AutogradProblem
+    from drago.training.autograd import AutogradProblem
 
 Graph = tuple[Tensor, Tensor]  # a point, and losses that remember how they came about
 

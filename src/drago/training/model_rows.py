@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from drago._validation import check_groups
+from drago.oracles.tensors import working_dtype
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
 from drago.rows.tensors import TensorVectors, to_host
-from drago.torch_engine._flat import FlatModel
-from drago.torch_engine.oracles import working_dtype
+from drago.training.flat import FlatModel
 
 # Share of the rows below which those that carry weight are picked out.
 _FEW = 0.5
@@ -60,7 +60,7 @@ class ModelRows(TensorVectors):
 
     @property
     def engine(self) -> Mapping[str, Any]:  # type: ignore[override]
-        from drago.torch_engine._autograd_iterations import ENGINE
+        from drago.training.iterations import ENGINE
 
         return ENGINE
 

@@ -19,6 +19,17 @@ import torch
 from torch import Tensor
 
 from drago._validation import shown
+from drago.oracles import search
+from drago.oracles.pools import spectral
+from drago.oracles.spectra import Spectra
+from drago.oracles.thresholds import (
+    capped_chi2,
+    capped_kl,
+    capped_vertex,
+    chi2_ball,
+    is_zero,
+    kl_ball,
+)
 from drago.terms.divergences import Divergence
 from drago.terms.uncertainty import (
     ESRM,
@@ -31,17 +42,6 @@ from drago.terms.uncertainty import (
     SpectralSet,
     Spectrum,
     as_uncertainty,
-)
-from drago.torch_engine import search
-from drago.torch_engine._pools import spectral
-from drago.torch_engine._spectra import Spectra
-from drago.torch_engine._thresholds import (
-    capped_chi2,
-    capped_kl,
-    capped_vertex,
-    chi2_ball,
-    is_zero,
-    kl_ball,
 )
 
 _SETS = (CVaR, Simplex, Chi2Ball, KLBall, Extremile, ESRM, Spectrum)
@@ -143,7 +143,7 @@ class TensorOracle:
     ) -> Tensor | None:
         """`exact_weights` by a search without a sort, where there is one for the set and device.
 
-        See `drago.torch_engine.search.weights` for `out` and `memory`.
+        See `drago.oracles.search.weights` for `out` and `memory`.
         """
         kind, bound, name = self._inner, math.inf, self.divergence.name
         if self.grouped or not isinstance(kind, (CVaR, Simplex, Chi2Ball)):

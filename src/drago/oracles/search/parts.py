@@ -1,4 +1,4 @@
-"""Small parts of the kernels of `drago.torch_engine.search`, in Triton."""
+"""Small parts of the kernels of `drago.oracles.search`, in Triton."""
 
 # Kernels take pointers and numbers, which have no types in Python.
 # mypy: allow-untyped-defs, allow-incomplete-defs

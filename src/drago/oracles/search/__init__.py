@@ -19,8 +19,8 @@ exact, so the weights are right also where ``c`` is far below the rounding of th
 search is over when the weights sum to 1 up to rounding; what is missing is shared by the rows
 between the bounds.
 
-On CUDA devices one kernel does it all (`drago.torch_engine.search.launch`), without a look at a
-value. On processors (`drago.torch_engine.search.arrays`) looks cost nothing, and rows whose place
+On CUDA devices one kernel does it all (`drago.oracles.search.launch`), without a look at a
+value. On processors (`drago.oracles.search.arrays`) looks cost nothing, and rows whose place
 is settled are left behind.
 """
 
@@ -34,10 +34,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from drago.torch_engine.search import arrays
+from drago.oracles.search import arrays
 
 VERTEX, CHI2, KL, BALL = arrays.VERTEX, arrays.CHI2, arrays.KL, arrays.BALL
-# From how many rows on this is faster than the sums of `drago.torch_engine._thresholds`.
+# From how many rows on this is faster than the sums of `drago.oracles.thresholds`.
 _LEAST_ROWS = {"cpu": 1 << 12, "cuda": 1 << 11}
 
 
@@ -45,7 +45,7 @@ _LEAST_ROWS = {"cpu": 1 << 12, "cuda": 1 << 11}
 def _kernels() -> ModuleType | None:
     """The module of the CUDA kernels, None where Triton is missing or too old."""
     try:
-        from drago.torch_engine.search import launch
+        from drago.oracles.search import launch
     except Exception:
         return None
     return launch

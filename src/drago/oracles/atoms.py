@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from drago.rows.base import RowStore, RowVector, Vector
+Vector = npt.NDArray[np.float64]
+RowVector = Any
 
 
 def merged(parts: list[tuple[Vector, Vector]]) -> tuple[Vector, Vector]:
@@ -103,7 +105,7 @@ class AtomOracle:
         )
 
     def _atoms(self, u: RowVector) -> tuple[Vector, Vector]:
-        rows: RowStore = self.rows
+        rows = self.rows
         if self.group_mass is None:
             return merged(self.rows.profiles(u))
         # From the maximum, so that equal losses give equal means and a constant changes nothing.

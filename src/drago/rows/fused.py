@@ -22,7 +22,7 @@ import torch
 import triton
 from torch import Tensor
 
-from drago.torch_engine import _triton_kernels as kernels
+from drago.rows import fused_kernels as kernels
 
 SQUARED, HUBER, LOGISTIC = 0, 1, 2
 # The most columns of a row that a program holds in registers.

@@ -14,8 +14,8 @@ from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
 
 from drago._validation import shown
-from drago.torch_engine._checks import as_device
-from drago.torch_engine.oracles import working_dtype
+from drago.oracles.tensors import working_dtype
+from drago.rows.tensor_checks import as_device
 
 # Entries of the data that a model is given at a time, and of a table of gradients.
 _ENTRIES = 1 << 22

@@ -1,4 +1,4 @@
-"""The kernels of `drago.torch_engine._triton`."""
+"""The kernels of `drago.rows.fused`."""
 
 # Kernels take pointers and numbers, which have no types in Python.
 # mypy: allow-untyped-defs, allow-incomplete-defs

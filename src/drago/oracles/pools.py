@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from drago.torch_engine._spectra import Spectra
-from drago.torch_engine._thresholds import entries, is_zero
+from drago.oracles.spectra import Spectra
+from drago.oracles.thresholds import entries, is_zero
 
 
 def spectral(

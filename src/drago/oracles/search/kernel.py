@@ -1,4 +1,4 @@
-"""The threshold search as one kernel, in Triton; see `drago.torch_engine.search.launch`."""
+"""The threshold search as one kernel, in Triton; see `drago.oracles.search.launch`."""
 
 # Kernels take pointers and numbers, which have no types in Python.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from drago.torch_engine.search.parts import (
+from drago.oracles.search.parts import (
     before,
     between,
     clip,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from drago._validation import LEAST_SQUARE, numeric, require_scale, require_target_scale, shown
+from drago.oracles.tensors import working_dtype
 from drago.terms.losses import Huber, Logistic, Multinomial, Squared
-from drago.torch_engine.oracles import working_dtype
 
 Array = npt.NDArray[Any]
 

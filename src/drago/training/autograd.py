@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from drago._validation import check_groups, check_integer, check_number, check_option, shown
+from drago.oracles.tensors import working_dtype
 from drago.problem import DROProblem
 from drago.rows.base import Evaluation, Gradient
+from drago.rows.tensor_checks import as_device, nominal_weights, on_host
 from drago.rows.tensors import to_host
 from drago.terms.losses import Loss
-from drago.torch_engine._checks import as_device, nominal_weights, on_host
-from drago.torch_engine._flat import FlatModel
-from drago.torch_engine._model_rows import ModelRows
-from drago.torch_engine.oracles import working_dtype
+from drago.training.flat import FlatModel
+from drago.training.model_rows import ModelRows
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]

@@ -1,0 +1,1 @@
+"""The exact weights where rows are not arrays: on tensors, and in parts."""

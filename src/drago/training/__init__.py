@@ -1,0 +1,1 @@
+"""Training with torch: robust losses of batches, and any differentiable model."""

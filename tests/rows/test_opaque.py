@@ -1,0 +1,277 @@
+"""Solvers and the judge on rows that they cannot see: three parts, and vectors that refuse."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import drago
+from cases import thinned
+from drago.rows.base import RowStore
+from drago.rows.part import Part, cut
+from drago.rows.parts import PartedRows, PartVector
+
+N, D = 180, 4
+ENDS = (50, 121)
+LOSSES = ["squared", "huber", "logistic", "multinomial"]
+SETS = {
+    "cvar": ("cvar", "chi2"),
+    "cvar kl": ("cvar", "kl"),
+    "simplex": ("simplex", "chi2"),
+    "simplex kl": ("simplex", "kl"),
+    "extremile": ("extremile", "chi2"),
+    "extremile kl": ("extremile", "kl"),
+    "esrm": ("esrm", "chi2"),
+    "spectrum": (drago.Spectrum(integral=lambda u: u**3), "kl"),
+    "chi2 ball": ("chi2_ball", "auto"),
+    "kl ball": ("kl_ball", "auto"),
+    "groups": (drago.Grouped("cvar"), "chi2"),
+    "groups kl": (drago.Grouped("extremile"), "kl"),
+}
+
+
+class Hidden(PartVector):
+    """A vector of the rows that is read by its store alone."""
+
+
+class HiddenRows(PartedRows):
+    """Rows in three parts; counts what leaves them."""
+
+    vector = Hidden
+
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.exports = 0
+
+    def export(self, values):
+        self.exports += 1
+        return super().export(values)
+
+
+def cauchy(y, raw):
+    """A user's loss: convex near y, which is where it is used, and smooth."""
+    r = raw - y
+    return np.sqrt(1.0 + r * r) - 1.0, r / np.sqrt(1.0 + r * r)
+
+
+def data(loss, storage=np.asarray):
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(N, D)) * [1.0, 0.3, 2.0, 1.0]
+    y = X @ [1.0, -2.0, 0.5, 0.0] + rng.standard_t(3, size=N)
+    if loss == "logistic":
+        y = (y > 0.5).astype(float)
+    elif loss == "multinomial":
+        y = np.digitize(y, [-1.0, 1.0])
+    return storage(X), y, rng
+
+
+def make(loss="squared", name="cvar", storage=np.asarray, nu=0.05, **settings):
+    """A problem on arrays, and the same with its rows hidden."""
+    uncertainty, divergence = SETS[name]
+    X, y, rng = data(loss, storage)
+    problem = drago.DROProblem(
+        X, y, loss=loss, uncertainty=uncertainty, divergence=divergence, shift_cost=nu,
+        groups=rng.integers(0, 9, N), sample_weight=rng.uniform(0.5, 2.0, N), **settings,
+    )  # fmt: skip
+    return problem, problem._replace(rows=HiddenRows(cut(problem.rows, ENDS)))
+
+
+def agree(here, there, problem, tol):
+    """Two certified answers lie within their gaps of the same optimum, and of each other."""
+    assert there.status == here.status == "optimal", (here.message, there.message)
+    room = 2.0 * tol * abs(problem.reference[0])
+    assert there.primal == pytest.approx(here.primal, abs=room)
+    assert there.dual_weights.shape == (N,)
+    assert problem.violation(there.dual_weights) <= 1e-9
+
+
+# ------------------------------------------------------------------------- what they cannot do
+
+
+def test_a_hidden_vector_stays_hidden():
+    _, hidden = make()
+    ev = hidden.evaluate(np.zeros((D, 1)), np.zeros(1))
+    for vector in (hidden.p, hidden.y, ev.raw, ev.losses, ev.dlosses):
+        for look in (np.asarray, list, len, float, bool, lambda v: v[0], lambda v: v[:3]):
+            with pytest.raises(TypeError, match="opaque"):
+                look(vector)
+        for sums in (lambda v: v + 1.0, lambda v: 2.0 * v, lambda v: v @ v):
+            with pytest.raises(TypeError):
+                sums(vector)
+
+
+def test_operations_say_what_they_do_with_parts():
+    kinds = {
+        name: operation.kind
+        for name, operation in (vars(RowStore) | vars(Part)).items()
+        if hasattr(operation, "kind")
+    }
+    assert set(kinds.values()) == {"map", "sum", "greatest", "choose"}
+    assert len(kinds) > 40
+    missing = [name for name in kinds if getattr(PartedRows, name) is getattr(Part, name)]
+    assert missing == []
+
+
+# ---------------------------------------------------------------------------- the operations
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_weights_and_what_they_are_worth(loss, name):
+    problem, hidden = make(loss, name, fit_intercept=True)
+    rng = np.random.default_rng(0)
+    w, b = rng.normal(size=(D, problem.n_outputs)), rng.normal(size=problem.n_outputs)
+    here, there = problem.evaluate(w, b), hidden.evaluate(w, b)
+    q = problem.dual_oracle().weights(here.losses, problem.nu)
+    found = hidden.dual_oracle().weights(there.losses, hidden.nu)
+    # Sums of 180 rows in another order: a few hundred roundings.
+    np.testing.assert_allclose(hidden.rows.export(found), q, rtol=0, atol=1e-12 * q.max())
+    assert hidden.violation(found) <= 1e-12
+    assert hidden.primal(w, there.losses, found) == pytest.approx(
+        problem.primal(w, here.losses, q), rel=1e-12
+    )
+    for each, expected in zip(hidden.gradient(there, found), problem.gradient(here, q)):
+        np.testing.assert_allclose(each, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    assert hidden.kappa_q == pytest.approx(problem.kappa_q, rel=1e-12)
+    assert hidden.q_max == pytest.approx(problem.q_max, rel=1e-12)
+    assert hidden.reference[0] == pytest.approx(problem.reference[0], rel=1e-9)
+    assert hidden.smoothness == pytest.approx(problem.smoothness, rel=1e-14)
+    # Weights outside of the set are as far outside: all on a few rows, less than nothing on one.
+    wrong = np.zeros(N)
+    wrong[:3] = 0.5, 0.6, -0.1
+    assert hidden.violation(hidden.rows.enter("q", wrong)) == pytest.approx(
+        problem.violation(wrong), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("storage", [np.asarray, sp.csr_array, np.float32])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_storage(loss, storage):
+    problem, hidden = make(loss, storage=storage, fit_intercept=True)
+    result = drago.solve(problem, "lbfgs", tol=1e-6)
+    agree(result, drago.solve(hidden, "lbfgs", tol=1e-6), problem, 1e-6)
+
+
+def test_a_selection_is_the_heaviest():
+    _, hidden = make()
+    weight = np.random.default_rng(1).exponential(size=N) ** 3
+    secret = hidden.rows.enter("weight", weight)
+    for size in (1, 7, 40, 150, N, 2 * N):
+        chosen = hidden.rows.heaviest(secret, size)
+        count = hidden.rows.size(chosen)
+        assert 0.9 * min(size, N) - 1 <= count <= size
+        most = np.sort(weight)[::-1][:count].sum()
+        assert hidden.rows.total(secret, chosen) >= (0.99 if size > 1 else 0.4) * most
+    even = hidden.rows.heaviest(hidden.rows.enter("weight", np.ones(N)), 40)
+    assert 37 <= hidden.rows.size(even) <= 40
+
+
+# ------------------------------------------------------------------------ solvers, and the judge
+
+
+@pytest.mark.parametrize(
+    "solver, loss, name, fit_intercept",
+    thinned(["auto", "lbfgs", "newton"], LOSSES, SETS, [False, True], keep=7),
+)
+def test_they_find_what_they_find_on_arrays(solver, loss, name, fit_intercept):
+    problem, hidden = make(loss, name, fit_intercept=fit_intercept)
+    here = drago.solve(problem, solver, tol=1e-6)
+    there = drago.solve(hidden, solver, tol=1e-6)
+    assert hidden.rows.exports == 1  # the weights of the result
+    agree(here, there, problem, 1e-6)
+    ours = drago.certify(problem, there.coef, there.intercept, there.dual_weights)
+    theirs = drago.certify(hidden, there.coef, there.intercept, there.dual_weights)
+    assert hidden.rows.exports == 2
+    assert theirs.primal == pytest.approx(ours.primal, rel=1e-12)
+    # Both look for good weights by steps whose lengths hang on rounding near the optimum.
+    assert max(ours.rel_gap, theirs.rel_gap) <= 1e-6
+
+
+@pytest.mark.parametrize("solver, name", [
+    ("gd", "cvar"), ("gd", "kl ball"), ("gd", "groups"),
+    ("agog", "cvar"), ("agog", "extremile"), ("agog", "groups"),
+])  # fmt: skip
+def test_first_order_methods(solver, name):
+    settings = {"l2_reg": 0.5, "nu": 1.0}
+    problem, hidden = make("logistic", name, **settings)
+    here = drago.solve(problem, solver, tol=1e-4)
+    agree(here, drago.solve(hidden, solver, tol=1e-4), problem, 1e-4)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_a_loss_of_ones_own_runs_on_each_part(fit_intercept):
+    seen = []
+
+    def counted(y, raw):
+        seen.append(y.size)
+        return cauchy(y, raw)
+
+    problem, hidden = make(counted, fit_intercept=fit_intercept, l2_reg=0.1)
+    here = drago.solve(problem, tol=1e-4)
+    seen.clear()
+    agree(here, drago.solve(hidden, tol=1e-4), problem, 1e-4)
+    assert set(seen) == {50, 71, 59}
+
+
+def test_a_loss_that_fails_says_in_which_part():
+    top = data("squared")[1].max()
+
+    def broken(y, raw):
+        losses, slopes = cauchy(y, raw)
+        return np.where((y == top) & (raw != 0.0), np.nan, losses), slopes
+
+    problem, hidden = make(broken)
+    part = int(np.searchsorted(ENDS, np.argmax(problem.y), side="right"))
+    with pytest.raises(drago.problem.NonFiniteLossError, match=f"in part {part} of 3, the loss"):
+        hidden.objective(np.ones(D))
+
+
+def test_without_a_shift_cost_and_in_constraints():
+    for settings in ({"nu": 0.0}, {"constraint": drago.NonNegative()}, {"l2_reg": 0.0}):
+        problem, hidden = make("squared", "cvar", **settings)
+        here = drago.solve(problem, tol=1e-5)
+        agree(here, drago.solve(hidden, tol=1e-5), problem, 1e-5)
+
+
+def test_warm_starts():
+    problem, hidden = make("logistic", fit_intercept=True)
+    here = drago.solve(problem, "lbfgs", tol=1e-9)
+    there = drago.solve(hidden, "lbfgs", tol=1e-6, warm_start=here)
+    agree(here, there, problem, 1e-6)
+    assert there.n_iter <= 2
+
+
+def test_public_functions_give_arrays():
+    problem, hidden = make("logistic", fit_intercept=True)
+    coef = np.ones(D)
+    losses = hidden.losses(coef, 0.5)
+    np.testing.assert_allclose(losses, problem.losses(coef, 0.5), rtol=1e-13)
+    weights = hidden.worst_case_weights(losses)
+    np.testing.assert_allclose(weights, problem.worst_case_weights(losses), rtol=0, atol=1e-14)
+    assert hidden.rows.exports == 2
+    assert hidden.objective(coef, 0.5) == pytest.approx(problem.objective(coef, 0.5), rel=1e-12)
+    assert hidden.rows.exports == 2
+
+
+# ----------------------------------------------------------------------- what needs more than that
+
+
+@pytest.mark.parametrize("solver", ["sgd", "lsvrg", "prospect"])
+def test_methods_that_need_single_rows_say_so(solver):
+    _, hidden = make()
+    with pytest.raises(ValueError, match=f"solver '{solver}' needs to visit single rows, which"):
+        drago.solve(hidden, solver)
+
+
+def test_sets_of_ones_own_need_whole_vectors():
+    class Own:
+        def worst_case(self, u, c, divergence, p):
+            return p
+
+        def q_max(self, p):
+            return p.max()
+
+    X, y, _ = data("squared")
+    problem = drago.DROProblem(X, y, uncertainty=Own(), shift_cost=0.1)
+    hidden = problem._replace(rows=HiddenRows(cut(problem.rows, ENDS)))
+    with pytest.raises(ValueError, match="takes whole vectors of the rows, which rows in parts"):
+        drago.solve(hidden)
