@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import cases
 import drago
 import twins
-from drago.oracles import search
+from drago.oracles import search, thresholds
 from drago.oracles.pools import _Pools
 from drago.oracles.search import arrays, rows
 from drago.terms.uncertainty import SpectralSet

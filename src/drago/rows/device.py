@@ -124,8 +124,7 @@ class TensorRows(TensorVectors):
 
     def replaced(self, **changes: Any) -> TensorRows:
         """The same rows but for this."""
-        names = ("X", "y", "p", "groups", "is_uniform", "gives_tensors")
-        return TensorRows(**({name: getattr(self, name) for name in names} | changes))
+        return TensorRows(**(self.__getstate__() | changes))
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("X", "y", "p", "groups", "is_uniform", "gives_tensors")

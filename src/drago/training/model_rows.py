@@ -51,6 +51,10 @@ class ModelRows(TensorVectors):
         names = ("flat", "p", "groups", "is_uniform", "dtype")
         return {name: getattr(self, name) for name in names}
 
+    def replaced(self, **changes: Any) -> ModelRows:
+        """The same rows but for this."""
+        return ModelRows(**(self.__getstate__() | changes))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
