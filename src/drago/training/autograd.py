@@ -357,6 +357,9 @@ class AutogradProblem(DROProblem):
         here = self.device
         if here.type == place.type and place.index in (None, here.index):
             return self
+        return self._on(place)
+
+    def _on(self, place: torch.device) -> DROProblem:
         rows = self.rows.moved(place)
         bits = torch.float32 if rows.p.dtype == torch.float32 else self.dtype
         return self._replace(rows=rows, dtype=bits, _kept=self._kept)
@@ -366,7 +369,7 @@ class AutogradProblem(DROProblem):
         """The problem itself; on the processor where a device has no float64 to certify in."""
         if self.p.dtype == torch.float64 or not self.is_convex:
             return self
-        return self.moved("cpu")
+        return self._on(torch.device("cpu"))
 
 
 def _memory(device: torch.device) -> int:
