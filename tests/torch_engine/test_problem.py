@@ -447,6 +447,54 @@ def test_no_tensor_becomes_an_array_by_itself(monkeypatch, loss, solver, changes
     drago.certify(problem, result.coef, result.intercept, torch.from_numpy(result.dual_weights))
 
 
+ROWS = 4001
+
+
+@pytest.fixture
+def brought(monkeypatch):
+    """The shapes of all tensors that become arrays or lists, whichever way."""
+    shapes = []
+
+    def spied(name):
+        way = getattr(torch.Tensor, name)
+
+        def spy(self, *args, **settings):
+            shapes.append(tuple(self.shape))
+            return way(self, *args, **settings)
+
+        monkeypatch.setattr(torch.Tensor, name, spy)
+
+    for name in ("cpu", "numpy", "tolist", "item", "__array__"):
+        spied(name)
+    return shapes
+
+
+@pytest.mark.parametrize("solver", ["auto", "drago"])
+@pytest.mark.parametrize(
+    "loss, name, fit_intercept",
+    cases.thinned(LOSSES, [*cases.SETS, "grouped"], [False, True], keep=5),
+)
+def test_no_vector_of_the_rows_comes_to_the_host(loss, name, fit_intercept, solver, brought):
+    """Such copies cost more than passes on a card: within a solve there are none."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 3))
+    y = X @ [1.0, -1.0, 0.5] + rng.normal(size=ROWS)
+    if loss == "logistic":
+        y = (y > 0).astype(float)
+    elif loss == "multinomial":
+        y = np.digitize(y, [-1.0, 1.0])
+    given = drago.Grouped("cvar") if name == "grouped" else cases.SETS[name][0]
+    problem = drago.DROProblem(
+        torch.from_numpy(X), y, loss=loss, uncertainty=given, shift_cost=0.1,
+        groups=rng.integers(0, 5, ROWS), fit_intercept=fit_intercept,
+    )  # fmt: skip
+    brought.clear()
+    result = drago.solve(problem, solver, tol=1e-3)
+    assert brought, "the spy sees nothing"
+    assert [shape for shape in brought if shape[:1] == (ROWS,)] == []
+    assert result.status is Status.OPTIMAL, result.message
+
+
 def test_tensors_of_all_kinds_are_taken():
     problem = make(fit_intercept=False, sample_weight=None)
     X, y = (torch.as_tensor(array.copy()) for array in (problem.X, problem.y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -13,12 +14,15 @@ from drago.problem import DROProblem
 # wakes none.
 _SMALL = 1 << 20
 _TINY = 1 << 12
+# Threads that matrices of more unknowns than this are worth: sixteen wait for each other.
+_FEW, _FEW_UNKNOWNS = 4, 128
 
 
 def blas_threads(problem: DROProblem, method: Method) -> Any:
     """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
-    if problem.rows.engine:  # the matrices on this side are small, but for those of several outputs
-        return at_most(1) if problem.n_outputs == 1 else nullcontext()
+    if problem.rows.engine:  # on this side there are no more than matrices of the unknowns
+        unknowns = problem.n_features * problem.n_outputs
+        return at_most(1 if unknowns <= _FEW_UNKNOWNS else min(_FEW, os.cpu_count() or 1))
     entries = problem.n_samples * problem.n_features * problem.n_outputs
     if max(entries, problem.n_features**2) <= _TINY:
         return nullcontext()

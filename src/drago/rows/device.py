@@ -30,9 +30,8 @@ from drago.rows.tensor_checks import (
     on_host,
 )
 from drago.rows.tensor_losses import on_tensors
-from drago.rows.tensors import Chosen, TensorVectors, to_host
+from drago.rows.tensors import Chosen, TensorVectors, by_label, to_host
 from drago.terms.losses import Squared
-from drago.terms.uncertainty.grouped import group_sums
 
 Array = npt.NDArray[Any]
 
@@ -225,7 +224,7 @@ class TensorRows(TensorVectors):
             labels = labels + n_classes * self.groups
         if int(labels.max()) >= self.n_samples:
             return None
-        mass = group_sums(labels.cpu().numpy(), to_host(self.p))
+        mass = to_host(by_label(labels, self.p))
         there = np.flatnonzero(mass)
         mass = check_nominal(mass[there] / mass.sum())
         kind = self.p.dtype

@@ -26,6 +26,13 @@ def to_host(values: Tensor) -> Array:
     return np.array(values.detach().cpu().numpy(), dtype=np.float64)
 
 
+def by_label(labels: Tensor, values: Tensor) -> Tensor:
+    """Sums by label, from 0 on: the same on every run, unlike `index_add`."""
+    counts = torch.bincount(labels)
+    ordered = values[labels.argsort(stable=True)]
+    return torch.segment_reduce(ordered, "sum", lengths=counts, initial=0.0)
+
+
 class Chosen:
     """Some of the rows: their numbers, on the device."""
 
@@ -137,27 +144,34 @@ class TensorVectors(RowStore):
         masses = Spectra(uncertainty).masses(self.p[order], self.is_uniform)  # type: ignore[arg-type]
         return (q[order] - masses).flip(0).cumsum(0).amax()
 
-    def _by_group(self, values: Tensor) -> Tensor:
-        """Sums by group, the same on every run."""
+    def _by_group(self, values: Tensor, what: str = "sum") -> Tensor:
+        """The sum, or the maximum, over each group."""
         assert self.groups is not None
         if self._group_order is None:
-            order = self.groups.argsort(stable=True)
-            counts = torch.bincount(self.groups)
-            self._group_order = order, counts
+            self._group_order = self.groups.argsort(stable=True), torch.bincount(self.groups)
         order, counts = self._group_order
-        return torch.segment_reduce(values[order], "sum", lengths=counts, initial=0.0)
+        return torch.segment_reduce(values[order], what, lengths=counts, initial=0.0)
 
     _group_order: tuple[Tensor, Tensor] | None = None
 
     def q_max(self, uncertainty: Any) -> float:
-        groups = None if self.groups is None else self.groups.cpu().numpy()
-        return uncertainty.q_max(to_host(self.p), groups)
+        mass, heaviest = self._masses(uncertainty)
+        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
+        return float((inner._max_ratios(mass, None) * heaviest).max())
 
     def kappa_q(self, uncertainty: Any) -> float:
-        # The largest ratio is that of the least mass, whatever the set.
-        p = self._by_group(self.p) if uncertainty.needs_groups else self.p
         inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
-        return float(inner._max_ratios(to_host(p.amin()[None]), None).max())
+        return float(inner._max_ratios(self._masses(uncertainty)[0], None).max())
+
+    def _masses(self, uncertainty: Any) -> tuple[Vector, Vector]:
+        """Masses that decide on the largest ratios, and the largest weight with each of them.
+
+        A ratio falls with the mass of the row (or group), and the weight rises with it.
+        """
+        if uncertainty.needs_groups:
+            return to_host(self._by_group(self.p)), to_host(self._by_group(self.p, "max"))
+        ends = np.array(self.extremes(self.p))
+        return ends, ends
 
     # ------------------------------------------------------------------------- selections
 
