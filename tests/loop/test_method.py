@@ -69,7 +69,7 @@ def test_what_solvers_declare(name):
     assert method.progressive == (name == "drago")
     assert method.metric == {"drago": "auto", "lbfgs": "euclidean"}.get(name)
     expected = dict.fromkeys(("sgd", "lsvrg", "prospect"), "single rows")
-    expected["newton"] = "responses"
+    expected |= {"newton": "responses", "drago": "tables"}
     assert method.needs == ((expected[name],) if name in expected else ())
 
 

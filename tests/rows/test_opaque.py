@@ -255,10 +255,13 @@ def test_public_functions_give_arrays():
 # ----------------------------------------------------------------------- what needs more than that
 
 
-@pytest.mark.parametrize("solver", ["sgd", "lsvrg", "prospect"])
-def test_methods_that_need_single_rows_say_so(solver):
+@pytest.mark.parametrize("solver, what", [
+    ("sgd", "visit single rows"), ("lsvrg", "visit single rows"), ("prospect", "visit single rows"),
+    ("drago", "keep tables of the rows"),
+])  # fmt: skip
+def test_methods_that_need_more_say_so(solver, what):
     _, hidden = make()
-    with pytest.raises(ValueError, match=f"solver '{solver}' needs to visit single rows, which"):
+    with pytest.raises(ValueError, match=f"solver '{solver}' needs to {what}, which"):
         drago.solve(hidden, solver)
 
 

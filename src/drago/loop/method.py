@@ -39,8 +39,8 @@ class Method:
     has_threads : bool
         Whether it has threads of its own, as many as `with_threads` says: then BLAS gets one.
     needs : tuple of str
-        What it cannot do without, of how the rows are kept: "single rows", one at a time in any
-        order; "whole vectors", arithmetic on vectors with an entry for each row.
+        What it cannot do without, of what a row store may offer
+        (`drago.rows.base.RowStore.capabilities`).
     layout : int
         The number of what `resume` takes: a checkpoint with another one is refused.
     """

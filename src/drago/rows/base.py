@@ -89,8 +89,8 @@ class RowStore:
     # What a store can do beyond the operations below; a solver names what it needs.
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """Some of "single rows" (steps on one row at a time), "whole vectors" (sets of a user's own),
-    "compiled" (arrays that compiled code runs on) and "responses" (how weights move with the
-    losses, for Newton's method)."""
+    "compiled" (arrays that compiled code runs on), "responses" (how weights move with the losses,
+    for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
     engine: Mapping[str, Any] = MappingProxyType({})
     """DRAGO's iterations and blocks, where a store has its own."""
     is_linear: bool = True

@@ -45,7 +45,7 @@ class ArrayRows(ArrayCurvature):
     groups : array of int of shape (n,), optional
     """
 
-    capabilities = frozenset({"single rows", "whole vectors", "compiled", "responses"})
+    capabilities = frozenset({"single rows", "whole vectors", "compiled", "responses", "tables"})
 
     def __init__(self, X: Any, y: Array, p: Vector, groups: Array | None = None) -> None:
         # Locked: to Numba a read-only array is another type, compiled anew.

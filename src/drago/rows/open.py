@@ -25,21 +25,15 @@ class Opened(NamedTuple):
     n_outputs: int
 
 
-# Packages whose objects are not arrays, and the modules that open them.
+# Packages whose objects are not arrays, and the modules that open them when they are first met.
 _HOMES = {"torch": "drago.rows.device"}
+# Types that were registered, and what opens them; the last ones first.
+_OPENERS: list[tuple[type, Callable[..., Opened]]] = []
 
 
-def register(package: str, module: str) -> None:
-    """Have X of a package's types opened by ``module.open_rows``, which takes what this one takes.
-
-    Parameters
-    ----------
-    package : str
-        The first word of the types' module, such as "torch".
-    module : str
-        Imported when such an X is given for the first time.
-    """
-    _HOMES[package] = module
+def register(kind: type, opener: Callable[..., Opened]) -> None:
+    """Have X of a type opened by a function, which takes what `open_rows` takes."""
+    _OPENERS.insert(0, (kind, opener))
 
 
 def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
@@ -57,6 +51,7 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
     opener: Callable[..., Opened] = _open_arrays
     if home is not None:
         opener = importlib.import_module(home).open_rows
+    opener = next((found for kind, found in _OPENERS if isinstance(X, kind)), opener)
     return opener(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
 
 

@@ -53,6 +53,7 @@ class TensorVectors(RowStore):
         Whether vectors of results are tensors, too.
     """
 
+    capabilities = frozenset({"tables"})
     y: Any
 
     def __init__(

@@ -87,7 +87,7 @@ class Newton(Method):
         if not problem.rows.has("responses"):
             raise ValueError(
                 "solver 'newton' needs to know how the weights respond to the losses, which the "
-                "rows here do not offer: take solver='auto', 'lbfgs' or 'drago'."
+                "rows here do not offer: take solver='auto' or 'lbfgs'."
             )
         own = problem.uncertainty.is_users or problem.loss.is_users
         known = problem.constraint.has_bounds or problem.constraint.radius is not None

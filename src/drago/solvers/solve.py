@@ -30,6 +30,7 @@ _MEANINGS = {
     "whole vectors": "whole vectors of the rows",
     "compiled": "arrays that compiled code runs on",
     "responses": "to know how the weights respond to the losses",
+    "tables": "to keep tables of the rows",
 }
 
 _BY_NAME: dict[str, Any] = {
@@ -104,7 +105,7 @@ def solve(
         1 prints a line for each certificate.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
         None is the Numba engine, or for a problem made of tensors the device where they are. On a
-        device there are the solvers "drago" and "lbfgs" (`drago.torch_engine`).
+        device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog" (`docs/torch.md`).
 
     Returns
     -------
@@ -134,7 +135,7 @@ def solve(
         if not problem.rows.has(needed):
             raise ValueError(
                 f"solver {method.name!r} needs {_MEANINGS[needed]}, which the rows here do not "
-                "offer: take solver='auto', 'lbfgs' or 'drago', or give X as an array."
+                "offer: take solver='auto' or 'lbfgs', or give X as an array."
             )
     method.check(problem)
     if n_threads is not None:

@@ -148,6 +148,7 @@ class Drago(Method):
     finish: str = "auto"
     n_threads: int | None = None
     name = "drago"
+    needs = ("tables",)
     can_resume = has_threads = True
     layout = 5  # of what is saved: a checkpoint with another one is refused
 
