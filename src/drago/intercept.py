@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from drago.problem import DROProblem
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -28,7 +25,7 @@ _RAREST = 1e-300
 _NARROWS = 0.2
 
 
-def best_intercept(problem: DROProblem, raw: Any) -> Vector:
+def best_intercept(problem: Any, raw: Any) -> Vector:
     """``argmin over b of max over q of sum q l(raw + b) - nu D(q || p)``; no pass over X."""
     oracle, rows, k = problem.dual_oracle(), problem.rows, problem.n_outputs
 
@@ -87,13 +84,13 @@ def best_intercept(problem: DROProblem, raw: Any) -> Vector:
     return min(b, even, key=lambda b: value_and_slope(b, problem.nu)[0])
 
 
-def _class_shares(problem: DROProblem, weights: Any) -> Vector:
+def _class_shares(problem: Any, weights: Any) -> Vector:
     if not problem.loss.is_classification:
         return np.ones(problem.n_outputs)
     return problem.rows.class_masses(weights, problem.n_outputs)
 
 
-def _minimum(problem: DROProblem, raw: Any, at: Callable[[float], Point]) -> Vector:
+def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
     """The minimum of a convex function of one number.
 
     Its points are ``(b, value, slope, scale)``, with the size of what cancels in the slope.

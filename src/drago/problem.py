@@ -256,7 +256,7 @@ class DROProblem:
         The squared loss has none on all of space; there the bound is over the level set of the
         starting point, ``(mu/2) ||w||^2 <= P(0)``, and infinite when mu = 0.
         """
-        if np.isfinite(self.loss.lipschitz) or not isinstance(self.loss, Squared):
+        if np.isfinite(self.loss.lipschitz) or not self.loss.is_quadratic:
             longest = self.rows.longest(self.fit_intercept)
             return self.loss.lipschitz * longest if longest > 0 else 0.0
         value, b = self.reference

@@ -32,8 +32,8 @@ from drago.estimators.rows import Rows, scaled
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
 from drago.solvers.solve import solve
-from drago.terms.losses import Loss, UserLoss
-from drago.terms.uncertainty import CVaR, Grouped, as_uncertainty
+from drago.terms.losses import Loss
+from drago.terms.uncertainty import as_uncertainty
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -146,7 +146,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         weight = None if weight is None else check_sample_weight(weight, n)
         codes = None if groups is None else check_groups(groups, n)
         rows, levels = Rows(X, self._encode(y), weight, codes), self._levels()
-        if not isinstance(loss, UserLoss):
+        if not loss.is_users:
             rows = rows.merged()
         problem = DROProblem(
             rows.X,
@@ -275,14 +275,14 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         weight = weight * self._weight_of_labels(y)
         there = weight > 0
         p = weight / weight.sum()
-        if isinstance(uncertainty, Grouped) and groups is None:
+        if uncertainty.needs_groups and groups is None:
             raise ValueError(f"{uncertainty!r} needs to know the group of each row: give groups=.")
         if groups is not None:
             check_groups(groups, n)
             groups = np.asarray(groups)
             codes = check_groups(groups[there], int(there.sum()))
         if tail_fraction is None:
-            own = uncertainty.tail_fraction if isinstance(uncertainty, CVaR) else 1.0
+            own = uncertainty.tail_share or 1.0
             tail_fraction = own if own < 1 else 0.1
         q = np.zeros(n)
         oracle = uncertainty.oracle(p[there], self.divergence_, codes)

@@ -23,7 +23,7 @@ from drago.estimators.classifier import DROClassifier
 from drago.estimators.path import levels_of, robust_path, with_tail
 from drago.estimators.regressor import DRORegressor
 from drago.scorers import tail_mean, worst_group_mean
-from drago.terms.losses import Logistic, Loss, Multinomial
+from drago.terms.losses import Loss
 
 _CRITERIA = ("tail", "mean", "worst_group")
 
@@ -156,7 +156,7 @@ def _held_out(
     """What each model of the path, fitted on `train`, loses on `test`."""
     loss: Loss = settings["loss"]
     fitted = train[weight[train] > 0]
-    if isinstance(loss, (Logistic, Multinomial)):
+    if loss.is_classification:
         lost = np.setdiff1d(y, y[fitted])
         if lost.size:
             raise ValueError(

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from drago._validation import check_option, check_vector, shown
 from drago.estimators.base import Array, DROEstimator
 from drago.estimators.callbacks import with_callbacks
-from drago.terms.losses import Logistic, Loss, Multinomial, as_loss
+from drago.terms.losses import Loss, as_loss
 
 
 class DRORegressor(RegressorMixin, DROEstimator):
@@ -164,7 +164,7 @@ class DRORegressor(RegressorMixin, DROEstimator):
         if isinstance(self.loss, str) and self.loss not in ("logistic", "multinomial"):
             check_option("loss", self.loss, ("squared", "huber"))
         loss = as_loss(self.loss)
-        if isinstance(loss, (Logistic, Multinomial)):
+        if loss.is_classification:
             raise ValueError(
                 f"loss must be 'squared', 'huber', an object or a function for a regression, but "
                 f"{shown(self.loss)} was given; use DROClassifier."

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_sample_weight, check_vector, numeric, shown
-from drago.terms.uncertainty import CVaR, Grouped, UncertaintySet, UserSet, as_uncertainty
+from drago.terms.uncertainty import Grouped, UncertaintySet, UserSet, as_uncertainty
 
 Vector = npt.NDArray[np.float64]
 
@@ -70,9 +70,8 @@ def set_of(model: Any) -> UncertaintySet:
 def tail_of(model: Any) -> float | None:
     """The share of the rows that the model is fitted for, where it says so."""
     uncertainty = set_of(model)
-    if isinstance(uncertainty, CVaR) and uncertainty.tail_fraction < 1:
-        return float(uncertainty.tail_fraction)
-    return None
+    share = uncertainty.tail_share
+    return share if share is not None and share < 1 else None
 
 
 def cap_of(model: Any) -> float | None:
@@ -80,7 +79,7 @@ def cap_of(model: Any) -> float | None:
     uncertainty = set_of(model)
     if isinstance(uncertainty, Grouped):
         uncertainty = as_uncertainty(uncertainty.inner)
-    return 1.0 / uncertainty.tail_fraction if isinstance(uncertainty, CVaR) else None
+    return None if uncertainty.tail_share is None else 1.0 / uncertainty.tail_share
 
 
 def short_name(uncertainty: UncertaintySet) -> str:
@@ -89,7 +88,7 @@ def short_name(uncertainty: UncertaintySet) -> str:
         return f"Grouped({short_name(as_uncertainty(uncertainty.inner))})"
     if isinstance(uncertainty, UserSet):
         return type(uncertainty.given).__name__
-    if isinstance(uncertainty, CVaR) and uncertainty.tail_fraction == 1:
+    if uncertainty.tail_share == 1:
         return "mean"
     values = uncertainty.get_params(deep=False).values()
     inside = ", ".join(f"{value:g}" for value in values if isinstance(value, numbers.Real))

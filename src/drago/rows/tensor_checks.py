@@ -11,7 +11,6 @@ from torch import Tensor
 
 from drago._validation import LEAST_SQUARE, numeric, require_scale, require_target_scale, shown
 from drago.oracles.tensors import working_dtype
-from drago.terms.losses import Huber, Logistic, Multinomial, Squared
 
 Array = npt.NDArray[Any]
 
@@ -92,9 +91,13 @@ def check_vector(name: str, values: Any, n: int, device: torch.device) -> Tensor
 
 def check_target(y: Any, n: int, loss: Any, device: torch.device) -> Tensor:
     vector = check_vector("y", y, n, device)
-    if isinstance(loss, Logistic) and not bool(((vector == 0) | (vector == 1)).all()):
+    if (
+        loss.is_classification
+        and not loss.has_class_hessian
+        and not bool(((vector == 0) | (vector == 1)).all())
+    ):
         raise ValueError("y must hold 0 and 1 for the logistic loss; encode the labels.")
-    if isinstance(loss, Multinomial):
+    if loss.has_class_hessian:
         whole = bool(((vector == vector.round()) & (vector >= 0) & (vector < max(n, 2))).all())
         if not whole:
             raise ValueError(
@@ -102,7 +105,7 @@ def check_target(y: Any, n: int, loss: Any, device: torch.device) -> Tensor:
                 "than rows; encode the labels."
             )
         return vector.to(torch.int64)
-    if isinstance(loss, (Squared, Huber)) and float(vector @ vector) < LEAST_SQUARE * n:
+    if loss.is_of_residuals and float(vector @ vector) < LEAST_SQUARE * n:
         require_target_scale(float(vector.abs().amax()))
     return vector
 

@@ -18,10 +18,9 @@ from drago._validation import check_integer, check_number, check_option
 from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.terms.uncertainty import CVaR, Simplex
 from drago.terms.uncertainty.balls import BallOracle
 from drago.terms.uncertainty.capped import CappedOracle
-from drago.terms.uncertainty.spectral import SpectralOracle, SpectralSet
+from drago.terms.uncertainty.spectral import SpectralOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -58,7 +57,7 @@ def _check_uniform(name: str, problem: DROProblem) -> None:
 
 
 def _check_spectral(name: str, problem: DROProblem) -> None:
-    if not isinstance(problem.uncertainty, (SpectralSet, CVaR, Simplex)):
+    if not (problem.uncertainty.is_spectral or problem.uncertainty.is_capped):
         raise ValueError(
             f"solver {name!r} takes spectral sets (CVaR, Extremile, ESRM, Spectrum, Simplex), but "
             f"the problem has {problem.uncertainty!r}."

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from drago.problem import DROProblem
-from drago.terms.uncertainty.capped import CVaR, Simplex
 
 
 def is_capped_chi2(problem: DROProblem) -> bool:
     """Arrays, one output, a loss of our own, no constraint, a capped simplex with chi2."""
-    uncertainty = problem.uncertainty
-    is_tail = type(uncertainty) is CVaR and uncertainty.tail_fraction < 1
+    share = problem.uncertainty.tail_share
     return bool(
-        (is_tail or type(uncertainty) is Simplex)
+        problem.uncertainty.is_capped
+        and (share is None or share < 1)
         and problem.divergence.name == "chi2"
         and problem.rows.has("compiled")
         and not problem.is_sparse

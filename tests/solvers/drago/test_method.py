@@ -14,7 +14,7 @@ import reference
 from cases import DIVERGENCES, LEVEL, kink, no_worse, thinned
 from drago.loop import loop as base
 from drago.loop.loop import Iterate
-from drago.solvers.drago.method import theory_step
+from drago.solvers.drago.constants import theory_step
 
 LOSSES = {
     "squared": "squared",
@@ -483,9 +483,9 @@ def test_a_step_size_that_is_too_large_is_named_or_cut():
 
 
 def test_the_automatic_step_is_cut_where_it_diverges(monkeypatch):
-    monkeypatch.setattr("drago.solvers.drago.method._STEP", 400.0)
-    monkeypatch.setattr("drago.solvers.drago.method._EXACT_STEP", 400.0)
-    monkeypatch.setattr("drago.solvers.drago.method._LARGEST_STEP", 100.0)
+    monkeypatch.setattr("drago.solvers.drago.run._STEP", 400.0)
+    monkeypatch.setattr("drago.solvers.drago.run._EXACT_STEP", 400.0)
+    monkeypatch.setattr("drago.solvers.drago.run._LARGEST_STEP", 100.0)
     problem = make(*data(n=500), l2_reg=0.1)
     for settings in ({}, {"finish": "none"}, {"primal": "blocks", "finish": "none"}):
         result = solve(problem, drago.Drago(metric="euclidean", **settings), tol=1e-4)

@@ -210,6 +210,8 @@ class UncertaintySet:
     """The one divergence that a ball works with; None where both do."""
     is_users = False
     """Whether a user's own code takes part in the oracle."""
+    is_capped = False
+    """Whether it is ``0 <= q <= cap p`` and no more: a `CVaR` or the simplex."""
     is_spectral = False
     """Whether it is given by a spectrum."""
     needs_groups = False

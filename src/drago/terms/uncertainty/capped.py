@@ -33,6 +33,7 @@ class CVaR(UncertaintySet):
     """
 
     short_name = "cvar"
+    is_capped = True
 
     def __init__(self, tail_fraction: float = 0.1) -> None:
         self.tail_fraction = tail_fraction
@@ -60,6 +61,7 @@ class Simplex(UncertaintySet):
     """All reweightings: the single worst row, softened by the divergence alone."""
 
     short_name = "simplex"
+    is_capped = True
 
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return CappedOracle(self, divergence, p)
