@@ -410,10 +410,27 @@ class RowStore:
 
     def q_max(self, uncertainty: Any) -> float:
         """The largest weight that the set allows a row."""
-        raise NotImplementedError
+        mass, heaviest = self._masses(uncertainty)
+        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
+        return float((inner._max_ratios(mass, None) * heaviest).max())
 
     def kappa_q(self, uncertainty: Any) -> float:
         """The largest ``q_i / p_i`` that the set allows."""
+        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
+        return float(inner._max_ratios(self._masses(uncertainty)[0], None).max())
+
+    def _masses(self, uncertainty: Any) -> tuple[Vector, Vector]:
+        """Masses that decide on the largest ratios, and the largest weight with each of them.
+
+        A ratio falls with the mass of the row (or group), and the weight rises with it.
+        """
+        if uncertainty.needs_groups:
+            return self.group_masses()
+        ends = np.array(self.extremes(self.p))
+        return ends, ends
+
+    def group_masses(self) -> tuple[Vector, Vector]:
+        """The nominal weight of each group, and that of its heaviest row."""
         raise NotImplementedError
 
     # ----------------------------------------------------------------------- the intercept

@@ -214,23 +214,7 @@ class PartedRows(Part):
         taken = np.cumsum((ratio * mass)[::-1]) - uncertainty.tail(np.cumsum(mass[::-1]))
         return float(taken.max())
 
-    def q_max(self, uncertainty: Any) -> float:
-        mass, heaviest = self._masses(uncertainty)
-        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
-        return float((inner._max_ratios(mass, None) * heaviest).max())
-
-    def kappa_q(self, uncertainty: Any) -> float:
-        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
-        return float(inner._max_ratios(self._masses(uncertainty)[0], None).max())
-
-    def _masses(self, uncertainty: Any) -> tuple[Vector, Vector]:
-        """Masses that decide on the largest ratios, and the largest weight with each of them.
-
-        A ratio falls with the mass of the row (or group), and the weight rises with it.
-        """
-        if not uncertainty.needs_groups:
-            ends = np.array(self.extremes(self.p))
-            return ends, ends
+    def group_masses(self) -> tuple[Vector, Vector]:
         largest = np.max(self._each("group_greatest", (self.p, self.n_groups), {}), axis=0)
         return self.group_sums(self.p, self.n_groups), largest
 

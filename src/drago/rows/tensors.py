@@ -155,24 +155,8 @@ class TensorVectors(RowStore):
 
     _group_order: tuple[Tensor, Tensor] | None = None
 
-    def q_max(self, uncertainty: Any) -> float:
-        mass, heaviest = self._masses(uncertainty)
-        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
-        return float((inner._max_ratios(mass, None) * heaviest).max())
-
-    def kappa_q(self, uncertainty: Any) -> float:
-        inner = uncertainty._inner if uncertainty.needs_groups else uncertainty
-        return float(inner._max_ratios(self._masses(uncertainty)[0], None).max())
-
-    def _masses(self, uncertainty: Any) -> tuple[Vector, Vector]:
-        """Masses that decide on the largest ratios, and the largest weight with each of them.
-
-        A ratio falls with the mass of the row (or group), and the weight rises with it.
-        """
-        if uncertainty.needs_groups:
-            return to_host(self._by_group(self.p)), to_host(self._by_group(self.p, "max"))
-        ends = np.array(self.extremes(self.p))
-        return ends, ends
+    def group_masses(self) -> tuple[Vector, Vector]:
+        return to_host(self._by_group(self.p)), to_host(self._by_group(self.p, "max"))
 
     # ------------------------------------------------------------------------- selections
 
