@@ -99,6 +99,11 @@ def test_a_hidden_vector_stays_hidden():
                 sums(vector)
 
 
+def test_there_is_no_x():
+    with pytest.raises(AttributeError, match="no X as one array: ask problem.rows"):
+        make()[1].X  # noqa: B018
+
+
 def test_operations_say_what_they_do_with_parts():
     kinds = {
         name: operation.kind

@@ -73,6 +73,13 @@ class PartedRows(Part):
         self.n_groups = max(part.n_groups for part in self.parts)
         self.label_type = self.parts[0].y.dtype
 
+    @property
+    def X(self) -> Any:
+        raise AttributeError(
+            "rows in parts have no X as one array: ask problem.rows for what you need of them, or "
+            "problem.rows.parts for the parts."
+        )
+
     # ------------------------------------------------------------------------ over the parts
 
     def _each(self, name: str, arguments: Sequence[Any], settings: dict[str, Any]) -> list[Any]:
