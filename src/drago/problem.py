@@ -357,7 +357,7 @@ class DROProblem:
             )
         if self._kept is None:
             return weights
-        return self.rows.spread(weights, self._kept)  # type: ignore[attr-defined]
+        return self.rows.spread(weights, self._kept)
 
     def objective(self, coef: Any, intercept: Any = 0.0) -> float:
         """``P(w)``, the value that is minimised (coef is not checked against W)."""

@@ -234,7 +234,7 @@ def _class_bound(
     k, d = problem.n_outputs, problem.n_features
     m = d + int(intercept)
     chosen = rows.heaviest(q, size)
-    guess = rows.class_diagonal(loss, chosen, ev.raw, q) + problem.mu
+    guess = rows.class_diagonal(loss, chosen, ev.raw, q, intercept) + problem.mu
     slope, extra, cost = problem.constraint.absorb(
         ev.w, g.w + problem.mu * ev.w, np.maximum(guess, 1e-300)
     )

@@ -301,7 +301,8 @@ class Loop:
         if not self.ledger.is_open:
             self.ledger.open(self.judge.reference())
         last = self.last if self.last is not None else Iterate(*self.start, 0, 0.0, 0)
-        if self.problem.rows.engine:  # what was broken off may have written over its vectors
+        # On a device what was broken off may have written over its vectors.
+        if not self.problem.rows.is_on_host:
             last = last._replace(evaluation=None)
         stalled = self.status is Status.STALLED  # then spare nothing
         is_open = stalled and not self.goal.is_certified(self.best)

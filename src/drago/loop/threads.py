@@ -20,7 +20,7 @@ _FEW, _FEW_UNKNOWNS = 4, 128
 
 def blas_threads(problem: DROProblem, method: Method) -> Any:
     """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
-    if problem.rows.engine:  # on this side there are no more than matrices of the unknowns
+    if not problem.rows.is_on_host:  # on this side there are no more than matrices of the unknowns
         unknowns = problem.n_features * problem.n_outputs
         return at_most(1 if unknowns <= _FEW_UNKNOWNS else min(_FEW, os.cpu_count() or 1))
     entries = problem.n_samples * problem.n_features * problem.n_outputs

@@ -134,10 +134,12 @@ class ArrayCurvature(RowStore):
                 H[a, :, c, :], H[c, :, a, :] = part, part.T
         return H.reshape(k * m, k * m)
 
-    def class_diagonal(self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector) -> Matrix:
+    def class_diagonal(
+        self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector, intercept: bool
+    ) -> Matrix:
         pi, d = loss.probabilities(raw[chosen.index]), self.n_features
         weight = q[chosen.index][:, None] * pi * (1 - pi)
-        return (chosen.features(self, True)[:, :d] ** 2).T @ weight
+        return (chosen.features(self, intercept)[:, :d] ** 2).T @ weight
 
     def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Vector:
         F, k = chosen.features(self, intercept), inverse.shape[0]
@@ -160,15 +162,24 @@ class ArrayCurvature(RowStore):
         if response.aggregate is None:
             index = np.flatnonzero((q > 0) | (response.pool >= 0))
         chosen = Chosen(index)
-        if loss.has_class_hessian:
-            H = self.class_hessian(loss, chosen, ev.raw, q, intercept)
-        else:
-            H = self.gram(chosen, self.curvature(loss, ev.raw, q), intercept)
-        F = chosen.features(self, intercept)
-        # Rows of Z are class-major, as H is.
-        Z = ev.dlosses[index][:, :, None] * F[:, None, :]
-        Z = Z.reshape(len(index), Z.shape[1] * Z.shape[2])
+        H = self.plain_hessian(loss, ev, q, chosen, intercept)
+        Z = self.gradients(ev, chosen, intercept)
         return H + response.restricted(index).curvature(Z)
+
+    def plain_hessian(
+        self, loss: Any, ev: Evaluation, q: Vector, chosen: Chosen | None, intercept: bool
+    ) -> Matrix:
+        """``sum_i q_i l_i''``, class-major; over all rows of weight where none are chosen."""
+        chosen = Chosen(np.flatnonzero(q)) if chosen is None else chosen
+        if loss.has_class_hessian:
+            return self.class_hessian(loss, chosen, ev.raw, q, intercept)
+        return self.gram(chosen, self.curvature(loss, ev.raw, q), intercept)
+
+    def gradients(self, ev: Evaluation, chosen: Chosen, intercept: bool) -> Matrix:
+        """Those of the losses of some rows, class-major as the Hessian is."""
+        F = chosen.features(self, intercept)
+        Z = ev.dlosses[chosen.index][:, :, None] * F[:, None, :]
+        return Z.reshape(len(F), Z.shape[1] * Z.shape[2])
 
     def _one_pool(
         self, loss: Any, ev: Evaluation, q: Vector, response: Any, intercept: bool

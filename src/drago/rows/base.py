@@ -95,6 +95,9 @@ class RowStore:
     """DRAGO's iterations and blocks, where a store has its own."""
     is_linear: bool = True
     """Whether predictions are ``X w + b``."""
+    is_on_host: bool = True
+    """Whether the rows are in the memory of this machine's processor, and visits end at once: on a
+    device a visit that is broken off may still write to its vectors."""
     is_sparse: bool = False
     is_uniform: bool = False
     """Whether all nominal weights are known to be equal."""
@@ -125,6 +128,12 @@ class RowStore:
     def enter(self, name: str, values: Any) -> RowVector:
         """A row vector that a user has given."""
         raise NotImplementedError
+
+    def spread(self, weights: Any, kept: npt.NDArray[np.bool_]) -> Any:
+        """Exported weights as weights of all rows that were given, of which these were kept."""
+        out = np.zeros(kept.size)
+        out[kept] = weights
+        return out
 
     def take(self, index: Index) -> RowStore:
         """Some of the rows, in a store of the same kind; their weights sum to 1."""
@@ -258,8 +267,13 @@ class RowStore:
         raise NotImplementedError
 
     @is_a("sum")
-    def class_diagonal(self, loss: Any, chosen: Selection, raw: RowVector, q: RowVector) -> Matrix:
-        """``sum_i q_i x_i^2 pi_i (1 - pi_i)`` over a selection, of shape (n_features, k)."""
+    def class_diagonal(
+        self, loss: Any, chosen: Selection, raw: RowVector, q: RowVector, intercept: bool
+    ) -> Matrix:
+        """``sum_i q_i x_i^2 pi_i (1 - pi_i)`` over a selection, of shape (n_features, k).
+
+        `intercept` is that of the other operations, so that rows are gathered once for all of them.
+        """
         raise NotImplementedError
 
     @is_a("map")

@@ -400,7 +400,9 @@ class TensorRows(TensorVectors):
                 found[a, c] = found[c, a].T
         return found.transpose(0, 2, 1, 3).reshape(k * m, k * m)
 
-    def class_diagonal(self, loss: Any, chosen: Chosen, raw: Tensor, q: Tensor) -> Matrix:
+    def class_diagonal(
+        self, loss: Any, chosen: Chosen, raw: Tensor, q: Tensor, intercept: bool
+    ) -> Matrix:
         out = self.p.new_zeros((self.n_features, raw.shape[1]))
         for part in self._parts(chosen, self.n_features):
             place = chosen.index[part]

@@ -126,12 +126,6 @@ class ArrayRows(ArrayCurvature):
         """The same rows but for this."""
         return ArrayRows(**(self.__getstate__() | changes))
 
-    def spread(self, weights: Vector, kept: npt.NDArray[np.bool_]) -> Vector:
-        """Weights of the rows as weights of all that were given, of which these were kept."""
-        out = np.zeros(kept.size)
-        out[kept] = weights
-        return out
-
     def condensed(self, n_classes: int) -> ArrayRows | None:
         labels = self.y.astype(np.int64)
         if self.groups is not None:

@@ -140,19 +140,13 @@ class ArrayPart(Part, ArrayRows):
 
     # ----------------------------------------------------------------- how weights respond
 
-    def _gradients(self, ev: Evaluation, chosen: Chosen, intercept: bool) -> Matrix:
-        """Of the losses of some rows, class-major."""
-        F = chosen.features(self, intercept)
-        Z = ev.dlosses[chosen.index][:, :, None] * F[:, None, :]
-        return Z.reshape(len(F), Z.shape[1] * Z.shape[2])
-
     def response_sums(
         self, loss: Any, ev: Evaluation, q: Vector, response: Any, intercept: bool
     ) -> tuple[Matrix, Matrix, Vector, Vector, float]:
         chosen = Chosen(np.flatnonzero((q > 0) | (response.pool >= 0)))
         H = self.plain_hessian(loss, ev, q, chosen, intercept)
         moving = np.flatnonzero(response.pool >= 0)
-        Z, rate = self._gradients(ev, Chosen(moving), intercept), response.rate[moving]
+        Z, rate = self.gradients(ev, Chosen(moving), intercept), response.rate[moving]
         pool, scaled = response.pool[moving].astype(np.int64), Z * rate[:, None]
         sums = np.zeros((response.n_pools, Z.shape[1]))
         np.add.at(sums, pool, scaled)
@@ -163,17 +157,8 @@ class ArrayPart(Part, ArrayRows):
             along, norm = scaled.T @ z, float(rate @ (z * z))
         return H + Z.T @ scaled, sums, mass, along, norm
 
-    def plain_hessian(
-        self, loss: Any, ev: Evaluation, q: Vector, chosen: Chosen | None, intercept: bool
-    ) -> Matrix:
-        """``sum_i q_i l_i''``, class-major."""
-        chosen = Chosen(np.flatnonzero(q)) if chosen is None else chosen
-        if loss.has_class_hessian:
-            return self.class_hessian(loss, chosen, ev.raw, q, intercept)
-        return self.gram(chosen, self.curvature(loss, ev.raw, q), intercept)
-
     def group_gradients(self, ev: Evaluation, mass: Vector, intercept: bool) -> Matrix:
-        Z = self._gradients(ev, Chosen(np.arange(self.n_samples)), intercept)
+        Z = self.gradients(ev, Chosen(np.arange(self.n_samples)), intercept)
         out = np.zeros((mass.size, Z.shape[1]))
         assert self.groups is not None
         np.add.at(out, self.groups, Z * (self.p / mass[self.groups])[:, None])

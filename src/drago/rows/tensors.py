@@ -54,6 +54,7 @@ class TensorVectors(RowStore):
     """
 
     capabilities = frozenset({"tables"})
+    is_on_host = False
     y: Any
 
     def __init__(
@@ -88,11 +89,8 @@ class TensorVectors(RowStore):
         return check_vector(name, values, self.n_samples, self.device)
 
     def spread(self, weights: Any, kept: npt.NDArray[np.bool_]) -> Any:
-        """Weights of the rows as weights of all that were given, of which these were kept."""
         if not isinstance(weights, Tensor):
-            out = np.zeros(kept.size)
-            out[kept] = weights
-            return out
+            return super().spread(weights, kept)
         mask = torch.from_numpy(kept).to(weights.device)
         return torch.zeros(mask.shape[0]).to(weights).masked_scatter(mask, weights)
 
