@@ -41,7 +41,6 @@ from tables import Table, Tables, make_tables, parser_of  # noqa: E402
 import drago  # noqa: E402
 from drago.datasets import load, make_synthetic  # noqa: E402
 from drago.metric import make_metric  # noqa: E402
-from drago.solvers.drago.blocks import Blocks  # noqa: E402
 from drago.solvers.drago.iterations import Iterations  # noqa: E402
 from drago.solvers.drago.steps import Steps  # noqa: E402
 from drago.solvers.drago.variants import SupportIterations  # noqa: E402
@@ -419,13 +418,13 @@ class Running:
         self, problem: drago.DROProblem, kind: type[Iterations], metric: str = "auto"
     ) -> None:
         self.n = problem.n_samples
-        self.blocks = Blocks(problem, 20, 1)
+        self.tables = problem.rows.tables(problem, kind.kind, 20, 1)
         zero = np.zeros((problem.n_features, problem.n_outputs)), np.zeros(problem.n_outputs)
         start = problem.evaluate(*zero)
-        self.state = kind(problem, self.blocks, make_metric(problem, metric), None, start)
+        self.state = kind(problem, self.tables, make_metric(problem, metric), None, start)
         self.state.steps = Steps(0.02, 0.02, True)
         self.dual = 0.0
-        self.state._weigh = self.clocked(self.state._weigh)  # type: ignore[method-assign]
+        self.tables.reweigh = self.clocked(self.tables.reweigh)
         self.rng = np.random.default_rng(0)
         self.first, *_ = self.epoch()
         for _ in range(SETTLED):
@@ -442,7 +441,7 @@ class Running:
     def epoch(self) -> tuple[float, float, float]:
         """Seconds a pass, of which dual steps, and seconds an iteration."""
         visits, self.dual = self.state.visits, 0.0
-        draws = self.rng.integers(0, self.blocks.count, size=(self.blocks.count, 2)).tolist()
+        draws = self.rng.integers(0, self.tables.count, size=(self.tables.count, 2)).tolist()
         began = time.perf_counter()
         for i, j in draws:
             self.state.step(i, j)

@@ -25,7 +25,6 @@ import drago
 from drago.loop.loop import Iterate, Loop
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import Status
-from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import LaggedSteps, Steps
 from drago.solvers.drago.variants import LaggedIterations
@@ -68,16 +67,17 @@ class PlainDrago(drago.Drago):
     def run(self, problem: DROProblem, loop: Loop) -> str:
         alpha = float(self.step_size)
         lagged = self.tables == "lagged"
-        blocks = Blocks(problem, self.n_blocks(problem), 1)
+        kind, m = LaggedIterations if lagged else Iterations, self.n_blocks(problem)
         start = problem.evaluate(*loop.start)
         stationary = self.start == "stationary"
-        state = (LaggedIterations if lagged else Iterations)(
-            problem, blocks, loop.make_metric(self.metric, None), None, start,
+        tables = problem.rows.tables(problem, kind.kind, m, 1)
+        state = kind(
+            problem, tables, loop.make_metric(self.metric, None), None, start,
             "exact" if stationary else "nominal",
         )  # fmt: skip
         state.steps = LaggedSteps(alpha) if lagged else Steps(alpha, alpha, stationary)
         self.prepare(state)
-        rng, n, m = np.random.default_rng(loop.random_state), problem.n_samples, blocks.count
+        rng, n = np.random.default_rng(loop.random_state), problem.n_samples
         size = min(max((m + 1) // 2, 4), _ROUND)
         while True:
             loop.observe(Iterate(state.w, state.b, state.t, state.visits / n, state.n_calls))
@@ -107,7 +107,7 @@ class SortedDrago(PlainDrago):
 
     def prepare(self, state: Iterations) -> None:
         level = float(state.problem.uncertainty.tail_fraction)
-        state.oracle = SortedOracle(state.problem.n_samples, level)  # type: ignore[assignment]
+        state.tables.oracle = SortedOracle(state.problem.n_samples, level)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

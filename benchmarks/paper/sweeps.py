@@ -23,7 +23,6 @@ import drago
 from drago.datasets import make_synthetic
 from drago.loop.loop import Loop
 from drago.metric import make_metric
-from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.constants import theory_step
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import Steps
@@ -257,20 +256,20 @@ def theorem(n: int, d: int, nus: Sequence[float], lengths: float, seeds: int) ->
         best = drago.solve(problem, tol=TOLERANCE)
         w_best = problem.to_internal(best.coef)[0]
         q_best = problem.dual_oracle().weights(problem.evaluate(w_best, np.zeros(1)).losses, nu / n)
-        blocks = Blocks(problem, 2, 1)
-        alpha = theory_step(problem, blocks.count)
+        tables = problem.rows.tables(problem, "blocks", 2, 1)
+        alpha = theory_step(problem, tables.count)
         start = problem.evaluate(np.zeros((d, 1)), np.zeros(1))
         times = [1, *(int(k / alpha) for k in np.arange(1.0, 2.0 * lengths + 1.0) / 2.0)]
         left, first = np.zeros(len(times)), 0.0
         for seed in range(seeds):
             rng = np.random.default_rng(seed)
             metric = make_metric(problem, "euclidean")
-            state = Iterations(problem, blocks, metric, None, start, "nominal")
+            state = Iterations(problem, tables, metric, None, start, "nominal")
             steps = state.steps = TheoremSteps(alpha)
             for k, last in enumerate(times):
-                for i, j in rng.integers(0, blocks.count, size=(last - state.t, 2)).tolist():
+                for i, j in rng.integers(0, tables.count, size=(last - state.t, 2)).tolist():
                     state.step(i, j)
-                q = blocks.scatter(state.q)
+                q = state.weights()
                 square = np.sum((state.w - w_best) ** 2) + nu * np.sum((q - q_best) ** 2)  # mu = 1
                 left[k] += 0.25 * steps.total * square / seeds
                 if last == 1:  # the first iteration draws nothing that counts
@@ -288,14 +287,14 @@ def costs(cases: Iterable[tuple[int, int, int]], seconds: float) -> Rows:
     """Seconds an iteration of Algorithm 1 for cases (n, d, b)."""
     rows: Rows = []
     for n, d, b in cases:
-        state, blocks = _iterations(n, d, b)
+        state = _iterations(n, d, b)
         rng = np.random.default_rng(0)
         best, spent = np.inf, 0.0
         size = 8
         for _ in range(size):  # compiles, where the cache is empty
             state.step(0, 0)
         while spent < seconds:
-            draws = rng.integers(0, blocks.count, size=(size, 2)).tolist()
+            draws = rng.integers(0, state.tables.count, size=(size, 2)).tolist()
             began = time.perf_counter()
             for i, j in draws:
                 state.step(i, j)
@@ -306,20 +305,20 @@ def costs(cases: Iterable[tuple[int, int, int]], seconds: float) -> Rows:
     return rows
 
 
-def _iterations(n: int, d: int, b: int) -> tuple[Iterations, Blocks]:
+def _iterations(n: int, d: int, b: int) -> Iterations:
     data = make_synthetic(n, d, random_state=0)
     problem = drago.DROProblem(
         data.X, data.y, uncertainty=drago.CVaR(0.5), shift_cost=1.0, l2_reg=1.0
     )
-    blocks = Blocks(problem, -(-n // b), 1)
+    tables = problem.rows.tables(problem, "blocks", -(-n // b), 1)
     start = problem.evaluate(np.zeros((d, 1)), np.zeros(1))
     metric = make_metric(problem, "euclidean")
-    state = Iterations(problem, blocks, metric, None, start, "nominal")
-    alpha = 0.1 / blocks.count
+    state = Iterations(problem, tables, metric, None, start, "nominal")
+    alpha = 0.1 / tables.count
     state.steps = Steps(alpha, alpha, True)
     for _ in range(2):
-        state.step(0, blocks.count - 1)
-    return state, blocks
+        state.step(0, tables.count - 1)
+    return state
 
 
 def memory(n: int, d: int) -> Rows:
@@ -332,7 +331,7 @@ def memory(n: int, d: int) -> Rows:
     _iterations(100, 2, 10)  # what is compiled is not counted
     for b in (1, 16, n // d):
         tracemalloc.start()
-        state, _ = _iterations(n, d, b)
+        state = _iterations(n, d, b)
         kept, _ = tracemalloc.get_traced_memory()
         X = 8 * n * (d + 2)  # the data, which are counted with what was made here, and y, p
         del state

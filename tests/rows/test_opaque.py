@@ -6,12 +6,18 @@ import scipy.sparse as sp
 
 import drago
 from cases import thinned
+from drago.files.checkpoint import CheckpointError
+from drago.metric import make_metric
 from drago.rows.base import RowStore
 from drago.rows.part import Part, cut
 from drago.rows.parts import PartedRows, PartVector
+from drago.solvers.drago.iterations import Iterations
+from drago.solvers.drago.steps import LaggedSteps, Steps
+from drago.solvers.drago.variants import LaggedIterations, SupportIterations
 
 N, D = 180, 4
 ENDS = (50, 121)
+KINDS = {kind.kind: kind for kind in (Iterations, SupportIterations, LaggedIterations)}
 LOSSES = ["squared", "huber", "logistic", "multinomial"]
 SETS = {
     "cvar": ("cvar", "chi2"),
@@ -64,7 +70,7 @@ def data(loss, storage=np.asarray):
     return storage(X), y, rng
 
 
-def make(loss="squared", name="cvar", storage=np.asarray, nu=0.05, **settings):
+def make(loss="squared", name="cvar", storage=np.asarray, nu=0.05, ends=ENDS, **settings):
     """A problem on arrays, and the same with its rows hidden."""
     uncertainty, divergence = SETS[name]
     X, y, rng = data(loss, storage)
@@ -72,7 +78,7 @@ def make(loss="squared", name="cvar", storage=np.asarray, nu=0.05, **settings):
         X, y, loss=loss, uncertainty=uncertainty, divergence=divergence, shift_cost=nu,
         groups=rng.integers(0, 9, N), sample_weight=rng.uniform(0.5, 2.0, N), **settings,
     )  # fmt: skip
-    return problem, problem._replace(rows=HiddenRows(cut(problem.rows, ENDS)))
+    return problem, problem._replace(rows=HiddenRows(cut(problem.rows, ends)))
 
 
 def agree(here, there, problem, tol):
@@ -175,7 +181,7 @@ def test_a_selection_is_the_heaviest():
 
 @pytest.mark.parametrize(
     "solver, loss, name, fit_intercept",
-    thinned(["auto", "lbfgs", "newton"], LOSSES, SETS, [False, True], keep=7),
+    thinned(["auto", "drago", "lbfgs", "newton"], LOSSES, SETS, [False, True], keep=7),
 )
 def test_they_find_what_they_find_on_arrays(solver, loss, name, fit_intercept):
     problem, hidden = make(loss, name, fit_intercept=fit_intercept)
@@ -200,6 +206,62 @@ def test_first_order_methods(solver, name):
     problem, hidden = make("logistic", name, **settings)
     here = drago.solve(problem, solver, tol=1e-4)
     agree(here, drago.solve(hidden, solver, tol=1e-4), problem, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "kind, loss, name, count", thinned(KINDS, ["squared", "multinomial"], SETS, [1, 4], keep=5)
+)
+def test_the_iterations_are_those_on_arrays(kind, loss, name, count):
+    """Where parts end at multiples of the number of blocks, these are the same rows."""
+    intercept = kind != "lagged"
+    problem, hidden = make(loss, name, ends=(60, 120), fit_intercept=intercept)
+    mean = problem.rows.centre() if intercept else None
+    metric = make_metric(problem, "full", mean)
+    found = []
+    for each in (problem, hidden):
+        zero = each.evaluate(np.zeros((D, each.n_outputs)), np.zeros(each.n_outputs))
+        tables = each.rows.tables(each, kind, count, 1)
+        q = "nominal" if kind == "lagged" else "exact"
+        it = KINDS[kind](each, tables, metric, mean, zero, q)
+        it.steps = LaggedSteps(0.02) if kind == "lagged" else Steps(0.02, 0.02, True)
+        for some in np.random.default_rng(0).integers(0, count, size=(5, 8, 2)).tolist():
+            it.round(some, kind == "support")
+        found.append(it)
+    here, there = found
+    size = np.abs(here.w).max()
+    # Some forty steps, each of sums of 180 rows in another order.
+    assert size > 1e-3
+    np.testing.assert_allclose(there.w, here.w, rtol=0, atol=1e-9 * size)
+    np.testing.assert_allclose(there.b, here.b, rtol=0, atol=1e-9 * size)
+    q = here.weights()
+    np.testing.assert_allclose(hidden.rows.export(there.weights()), q, rtol=0, atol=1e-9 * q.max())
+    np.testing.assert_allclose(there.estimates(), here.estimates(), rtol=1e-6, atol=1e-9)
+    assert (there.t, there.n_calls, there.visits) == (here.t, here.n_calls, here.visits)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"primal": "blocks"}, {"primal": "support", "block_size": 40},
+    {"tables": "lagged", "start": "paper", "step_size": 0.02, "block_size": 45},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("name", ["cvar", "cvar kl", "groups", "extremile"])
+def test_a_solve_goes_on_where_it_was_stopped(settings, name, tmp_path):
+    """Bit for bit: the same point, the same weights, the same counts."""
+    intercept = settings.get("start") != "paper"
+    _, hidden = make("logistic", name, fit_intercept=intercept)
+    method = drago.Drago(finish="none", **settings)
+    path = tmp_path / "half.drago"
+    with pytest.warns(UserWarning, match="max_iter"):
+        whole = drago.solve(hidden, method, tol=0.0, max_iter=40)
+        before = hidden.rows.exports
+        drago.solve(hidden, method, tol=0.0, max_iter=16, checkpoint=path, checkpoint_every=0.0)
+        assert hidden.rows.exports > before + 1  # tables, and the best weights
+        result = drago.solve(hidden, method, tol=0.0, max_iter=40, checkpoint=path)
+    np.testing.assert_array_equal(result.coef, whole.coef)
+    np.testing.assert_array_equal(result.dual_weights, whole.dual_weights)
+    assert (result.n_iter, result.n_passes) == (whole.n_iter, whole.n_passes)
+    other = make("logistic", name, fit_intercept=intercept, l2_reg=0.3)[1]
+    with pytest.raises(CheckpointError, match="another problem"):
+        drago.solve(other, method, checkpoint=path)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -262,7 +324,6 @@ def test_public_functions_give_arrays():
 
 @pytest.mark.parametrize("solver, what", [
     ("sgd", "visit single rows"), ("lsvrg", "visit single rows"), ("prospect", "visit single rows"),
-    ("drago", "keep tables of the rows"),
 ])  # fmt: skip
 def test_methods_that_need_more_say_so(solver, what):
     _, hidden = make()

@@ -10,14 +10,11 @@ torch = pytest.importorskip("torch")
 import cases
 import drago
 from drago.metric import make_metric
-from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import LaggedSteps, Steps, UnregularisedSteps
 from drago.solvers.drago.variants import LaggedIterations, SupportIterations
-from drago.torch_engine.blocks import TensorBlocks
-from drago.torch_engine.iterations import KINDS
 
-ON_ARRAYS = {"blocks": Iterations, "support": SupportIterations, "lagged": LaggedIterations}
+KINDS = {"blocks": Iterations, "support": SupportIterations, "lagged": LaggedIterations}
 N, D = 157, 4
 LOSSES = ("squared", "huber", "logistic", "multinomial")
 SETS = [*cases.PAIRS, ("grouped", "chi2"), ("grouped", "kl")]
@@ -46,11 +43,11 @@ def run_both(problem, kind, steps, count=8, n_iter=200, metric="auto"):
     in_metric = make_metric(problem, metric, mean)
     zero = np.zeros((problem.n_features, problem.n_outputs)), problem.reference[1]
     weights = "nominal" if kind == "lagged" else "exact"
-    on_arrays = ON_ARRAYS[kind](
-        problem, Blocks(problem, count), in_metric, mean, problem.evaluate(*zero), weights
-    )
-    on_tensors = KINDS[kind](
-        other, TensorBlocks(other, count), in_metric, mean, other.evaluate(*zero), weights
+    on_arrays, on_tensors = (
+        KINDS[kind](
+            one, one.rows.tables(one, kind, count, 1), in_metric, mean, one.evaluate(*zero), weights
+        )
+        for one in (problem, other)
     )
     on_arrays.steps, on_tensors.steps = steps(), steps()
     for i, j in np.random.default_rng(0).integers(0, count, size=(n_iter, 2)).tolist():
@@ -64,8 +61,8 @@ def assert_agree(on_arrays, on_tensors, tolerance=1e-9):
     assert size > 0
     np.testing.assert_allclose(on_tensors.w, on_arrays.w, rtol=0, atol=tolerance * size)
     np.testing.assert_allclose(on_tensors.b, on_arrays.b, rtol=0, atol=tolerance * (1 + size))
-    q = on_arrays.blocks.scatter(on_arrays.q)
-    np.testing.assert_allclose(on_tensors.q.numpy(), q, rtol=0, atol=tolerance * q.max())
+    q = on_arrays.weights()
+    np.testing.assert_allclose(on_tensors.weights().numpy(), q, rtol=0, atol=tolerance * q.max())
     found, expected = on_tensors.estimates(), on_arrays.estimates()
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-10 * abs(expected[1]))
 
@@ -121,12 +118,12 @@ def test_constraints(constraint):
 
 def test_groups_of_rows(monkeypatch):
     """Blocks of larger data are made of groups of rows, and a rest."""
-    monkeypatch.setattr("drago.solvers.drago.blocks.SMALL", 0)
-    monkeypatch.setattr("drago.torch_engine.blocks.SMALL", 0)
-    monkeypatch.setattr("drago.solvers.drago.blocks._PLENTY", 4)
+    monkeypatch.setattr("drago.rows.tables.array_blocks.SMALL", 0)
+    monkeypatch.setattr("drago.rows.tables.tensor_blocks.SMALL", 0)
+    monkeypatch.setattr("drago.rows.tables.array_blocks._PLENTY", 4)
     for kind in ("blocks", "support"):
         found = run_both(make_problem("squared"), kind, lambda: Steps(0.05, 0.05, True), count=3)
-        assert found[1].blocks.group > 1
+        assert found[1].tables.blocks.group > 1
         assert_agree(*found)
 
 
@@ -198,7 +195,7 @@ class Forgetful(set):
 )
 def test_whole_rounds(loss, kind, refresh, monkeypatch):
     """A round with blocks that only the device knows takes the same steps."""
-    monkeypatch.setattr("drago.torch_engine._rounds._COMPILED", Forgetful())
+    monkeypatch.setattr("drago.rows.tables.recorded._COMPILED", Forgetful())
     found = []
     for kernels in (None, PlainPasses):
         problem = make_problem(loss, fit_intercept=True, weighted=True).moved("cpu")
@@ -206,15 +203,18 @@ def test_whole_rounds(loss, kind, refresh, monkeypatch):
         mean = problem.rows.centre()
         start = problem.evaluate(np.zeros((D, 1)), problem.reference[1])
         metric = make_metric(problem, "auto", mean)
-        state = KINDS[kind](problem, TensorBlocks(problem, 5), metric, mean, start)
+        tables = problem.rows.tables(problem, kind, 5, None)
+        state = KINDS[kind](problem, tables, metric, mean, start)
         state.steps = Steps(0.02, 0.02, True)
         pairs = np.random.default_rng(0).integers(0, 5, size=(8, 4, 2))
         visits = [state.round(some, refresh) for some in pairs.tolist()]
-        assert (state._rounds is not None) == (kernels is not None)
+        assert (state.recorder is not None) == (kernels is not None)
         found.append((state, visits[-1]))
     (plain, here), (fused, there) = found
     np.testing.assert_allclose(fused.w, plain.w, rtol=0, atol=1e-11 * np.abs(plain.w).max())
-    np.testing.assert_allclose(fused.q, plain.q, rtol=0, atol=1e-11 * plain.q.max())
+    np.testing.assert_allclose(
+        fused.weights(), plain.weights(), rtol=0, atol=1e-11 * plain.weights().max()
+    )
     np.testing.assert_allclose(fused.estimates(), plain.estimates(), rtol=1e-8)
     # The gradient of the first iteration is known, and computed again as all others are.
     again = len(pairs) * N if kind == "support" else 0

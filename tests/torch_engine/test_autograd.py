@@ -23,18 +23,18 @@ import cases
 import drago
 from drago.metric import make_metric
 from drago.problem import NonFiniteLossError
-from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import Steps
 from drago.solvers.drago.variants import SupportIterations
 from drago.torch_engine import AutogradProblem, RobustLoss
 from drago.training import autograd
 from drago.training.curvature import curvature_metric
-from drago.training.iterations import AutogradBlocks
+from drago.training.tables import AutogradBlocks
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 N, D = 45, 4
 TABLES = ("blocks", "ring", "full")
+KINDS = {"blocks": Iterations, "support": SupportIterations}
 SETS = {
     "cvar": drago.CVaR(0.4),
     "esrm": drago.ESRM(2.0),
@@ -223,8 +223,8 @@ def test_weight_k_is_k_copies():
 def begin(problem, count, kind="blocks", metric="euclidean", alpha=0.05, q="exact"):
     metric = curvature_metric(problem, metric)[0] if isinstance(metric, str) else metric
     start = problem.evaluate(np.zeros((problem.n_features, 1)), np.zeros(1))
-    engine = problem.rows.engine
-    it = engine[kind](problem, engine["rows"](problem, count), metric, None, start, q)
+    tables = problem.rows.tables(problem, kind, count, None)
+    it = KINDS[kind](problem, tables, metric, None, start, q)
     it.steps = Steps(alpha, alpha, True)
     return it
 
@@ -239,17 +239,15 @@ def both(loss, tables, count, kind="blocks", alpha=0.05, **settings):
     ours, theirs = make(loss, tables=tables, **settings), on_arrays(loss, **settings)
     k = theirs.n_outputs
     zero = theirs.evaluate(np.zeros((D, k)), np.zeros(k))
-    reference = {"blocks": Iterations, "support": SupportIterations}[kind](
-        theirs, Blocks(theirs, count), make_metric(theirs, "euclidean"), None, zero
-    )
+    of_arrays = theirs.rows.tables(theirs, kind, count, 1)
+    reference = KINDS[kind](theirs, of_arrays, make_metric(theirs, "euclidean"), None, zero)
     reference.steps = Steps(alpha, alpha, True)
     return begin(ours, count, kind, alpha=alpha), reference
 
 
 def assert_equal(ours, theirs, counts=True):
     assert ours.w[:, 0] == pytest.approx(theirs.w.reshape(-1), abs=1e-9)
-    q = theirs.blocks.scatter(theirs.q)
-    assert ours.q.numpy() == pytest.approx(q, abs=1e-9)
+    assert ours.weights().numpy() == pytest.approx(theirs.weights(), abs=1e-9)
     assert ours.estimates() == pytest.approx(theirs.estimates(), rel=1e-6, abs=1e-9)
     assert ours.t == theirs.t
     assert ours.n_calls == theirs.n_calls or not counts
@@ -302,7 +300,8 @@ def test_iterations_in_a_metric_are_those_on_arrays(metric):
     found = curvature_metric(ours.problem, metric)[0]
     ours = begin(ours.problem, 4, metric=found)
     zero = theirs.problem.evaluate(np.zeros((D, 1)), np.zeros(1))
-    theirs = Iterations(theirs.problem, Blocks(theirs.problem, 4), found, None, zero)
+    of_arrays = theirs.problem.rows.tables(theirs.problem, "blocks", 4, 1)
+    theirs = Iterations(theirs.problem, of_arrays, found, None, zero)
     theirs.steps = ours.steps
     for it in (ours, theirs):
         go(it, 4, 50)
@@ -908,7 +907,7 @@ def test_scripts(script, monkeypatch, capsys):
 
 
 def test_blocks_are_the_rows():
-    blocks = AutogradBlocks(make(), 4)
+    blocks = AutogradBlocks(make().rows, 4)
     assert sum(blocks.sizes) == N
     rows = torch.cat([blocks.take(torch.arange(N), k) for k in range(4)])
     assert sorted(rows.tolist()) == list(range(N))

@@ -18,11 +18,13 @@ from torch import nn
 import drago
 from drago.metric import make_metric
 from drago.result import Status
+from drago.rows.tables.tensors import LinearTensorTables
+from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import Steps
-from drago.torch_engine import AutogradProblem, iterations
-from drago.torch_engine.blocks import TensorBlocks
-from drago.torch_engine.iterations import KINDS
+from drago.solvers.drago.variants import SupportIterations
+from drago.torch_engine import AutogradProblem
 
+KINDS = {"blocks": Iterations, "support": SupportIterations}
 LOSSES = ("squared", "huber", "logistic", "multinomial")
 SETS = [
     (drago.CVaR(0.2), "chi2"),
@@ -122,7 +124,7 @@ def run(problem, kind, count, n_iter, refresh=False):
     start = np.zeros((problem.n_features, problem.n_outputs)), np.round(problem.reference[1], 5)
     state = KINDS[kind](
         problem,
-        TensorBlocks(problem, count),
+        problem.rows.tables(problem, kind, count, None),
         make_metric(problem, "auto", mean),
         mean,
         problem.evaluate(*start),
@@ -139,14 +141,14 @@ def run(problem, kind, count, n_iter, refresh=False):
 def assert_agree(here, there, tolerance=1e-9, again=0):
     close(there.w, here.w, tolerance)
     close(there.b, here.b, tolerance * (1 + np.abs(here.w).max() / (np.abs(here.b).max() + 1e-9)))
-    close(there.q, here.q, tolerance)
+    close(there.weights(), here.weights(), tolerance)
     close(np.array(there.estimates()), np.array(here.estimates()), 1e-6)
     # What counts as weight rounds; recorded iterations visit again what is known.
     assert 0.99 * here.visits <= there.visits <= 1.01 * here.visits + again
 
 
 def recorded(state):
-    return state._rounds is not None and len(state._rounds.graphs) > 0
+    return state.recorder is not None and len(state.recorder.graphs) > 0
 
 
 @all_sets
@@ -175,7 +177,7 @@ def test_200_iterations():
 @pytest.mark.parametrize("can", [True, False])
 def test_recorded_or_not(monkeypatch, can):
     if not can:
-        monkeypatch.setattr(iterations.TensorIterations, "_can_record", lambda self: False)
+        monkeypatch.setattr(LinearTensorTables, "recorder", lambda self, iterations: None)
     problems = make("logistic", weighted=True, n=2000)
     here, there = (run(problem, "blocks", 5, 60) for problem in problems)
     assert_agree(here, there)
@@ -183,12 +185,12 @@ def test_recorded_or_not(monkeypatch, can):
 
 
 def test_groups_of_rows(monkeypatch):
-    monkeypatch.setattr("drago.solvers.drago.blocks.SMALL", 0)
-    monkeypatch.setattr("drago.torch_engine.blocks.SMALL", 0)
+    monkeypatch.setattr("drago.rows.tables.array_blocks.SMALL", 0)
+    monkeypatch.setattr("drago.rows.tables.tensor_blocks.SMALL", 0)
     problems = make("squared", n=5003)
     for kind in ("blocks", "support"):
         here, there = (run(problem, kind, 3, 100, kind == "support") for problem in problems)
-        assert there.blocks.group > 1
+        assert there.tables.blocks.group > 1
         assert_agree(here, there, again=25 * 5003 if kind == "support" else 0)
 
 

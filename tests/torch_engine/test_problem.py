@@ -400,10 +400,10 @@ def test_estimators(estimator):
 
 def test_an_interrupt_inside_a_round(monkeypatch):
     """What it returns belongs together, whatever was being written."""
-    from drago.torch_engine.iterations import TensorIterations
+    from drago.solvers.drago.iterations import Iterations
 
     problem = make("logistic")
-    take_down, calls = TensorIterations._take_down, []
+    take_down, calls = Iterations.take_down, []
 
     def interrupted(self, summary):
         calls.append(None)
@@ -411,7 +411,7 @@ def test_an_interrupt_inside_a_round(monkeypatch):
             raise KeyboardInterrupt
         take_down(self, summary)
 
-    monkeypatch.setattr(TensorIterations, "_take_down", interrupted)
+    monkeypatch.setattr(Iterations, "take_down", interrupted)
     with pytest.warns(UserWarning, match="interrupted"):
         result = drago.solve(problem, "drago", tol=1e-12, device="cpu")
     assert result.status is Status.INTERRUPTED

@@ -1,7 +1,7 @@
 """Visits to a block of the rows of a dense matrix, for losses with one output.
 
 The places ``0, 1, ...`` of block ``k`` of ``count`` are rows of X, dealt out in groups (see
-`drago.solvers.drago.blocks`). What is done with a row is done while it lies in the cache: a few
+`drago.rows.tables.array_blocks`). What is done with a row is done while it lies in the cache: a few
 rows at a time are multiplied by ``w``, their losses evaluated, and the rows summed with their
 weights.
 """

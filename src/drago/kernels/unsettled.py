@@ -1,4 +1,4 @@
-"""Lists of the rows whose weight a dual step can change, see `drago.solvers.drago.unsettled`."""
+"""Lists of the rows whose weight a dual step can change, see `drago.rows.tables.unsettled`."""
 
 from drago.kernels import REDUCE, jit
 

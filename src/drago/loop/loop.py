@@ -237,7 +237,7 @@ class Loop:
         if inherited is not None and kind != "euclidean":
             self.metric = inherited
         else:
-            own = self.problem.rows.engine.get("metric")
+            own = self.problem.rows.own_metric
             if own is None:
                 self.metric = make_metric(self.problem, kind, mean, floor)
             else:

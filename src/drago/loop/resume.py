@@ -146,10 +146,7 @@ def identity(loop: Loop, method: Method) -> str:
     problem, start = loop.problem, loop.start_at
     uncertainty = problem.uncertainty
     return fingerprint(
-        problem.X,
-        problem.y,
-        problem.p,
-        problem.groups,
+        *problem.rows.content(),
         method.layout,
         *_described(problem.loss),
         *_described(getattr(uncertainty, "given", uncertainty)),
@@ -161,8 +158,12 @@ def identity(loop: Loop, method: Method) -> str:
         repr(method.with_threads(None)),
         loop.random_state,
         __version__,
-        *((None,) if start is None else (start.w, start.b, start.q)),
+        *((None,) if start is None else (start.w, start.b, _exported(problem, start.q))),
     )
+
+
+def _exported(problem: DROProblem, q: Any) -> Any:
+    return None if q is None else problem.rows.export(q)
 
 
 def _described(thing: Any) -> list[Any]:
@@ -204,7 +205,8 @@ def _pack(loop: Loop) -> State:
     if loop.best.dual is loop.best.point:
         del entries["dual"]
     for name, (certificate, w, b) in entries.items():
-        arrays |= {f"{name}.w": w, f"{name}.b": b, f"{name}.q": certificate.dual_weights}
+        q = loop.judge.exact.rows.export(certificate.dual_weights)
+        arrays |= {f"{name}.w": w, f"{name}.b": b, f"{name}.q": q}
         settings[name] = {key: getattr(certificate, key) for key in _CLAIM}
         settings[name]["bound"] = certificate.bound.partition(",")[0]
     if loop.start_at is not None:
@@ -220,7 +222,7 @@ def _judged_again(
     What was saved is used where it claims no more than what is found now, up to rounding, so that
     the solve goes on bit for bit; otherwise what is found.
     """
-    w, b, q = arrays["w"], arrays["b"], arrays["q"]
+    w, b, q = arrays["w"], arrays["b"], problem.rows.imported(arrays["q"])
     primal, gap, reference = claim["primal"], claim["gap"], problem.reference[0]
     radius, slope = claim["restricted_to"], claim["stationarity"]
     try:

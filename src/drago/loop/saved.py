@@ -105,8 +105,8 @@ def check_loop(problem: DROProblem, oracle: Any, state: State) -> None:
 
 
 def require_weights(name: str, problem: DROProblem, q: Any) -> None:
-    """Raise where weights, in the problem's order, lie outside of its set."""
-    violation = problem.violation(q)
+    """Raise where exported weights lie outside of the problem's set."""
+    violation = problem.violation(problem.rows.imported(q))
     if not violation <= _FEASIBILITY:
         raise CheckpointError(
             f"{name} must lie in {problem.uncertainty!r}, but violates it by {violation:.2g}"

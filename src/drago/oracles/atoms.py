@@ -65,11 +65,11 @@ class AtomOracle:
                 "array."
             )
         self.rows, self.divergence, self.uncertainty = rows, divergence, uncertainty
-        self.memory: dict[str, float] = {}
         self.group_mass: Vector | None = None
         if uncertainty.needs_groups:
             self.group_mass = rows.group_sums(rows.p, rows.n_groups)
             self.uncertainty = uncertainty._inner
+        self.memory: dict[str, float] = self._new_oracle(np.ones(1)).memory
 
     def weights(self, u: RowVector, c: float) -> RowVector:
         """``argmax over q in Q of <u, q> - c Omega(q)``."""
@@ -114,10 +114,13 @@ class AtomOracle:
         return sums / self.group_mass, self.group_mass
 
     def _oracle(self, masses: Vector) -> Any:
-        oracle = self.uncertainty._oracle(masses / masses.sum(), self.divergence, None)
-        if self.memory:
-            oracle.memory = self.memory
+        """It starts its search where the last one ended."""
+        oracle = self._new_oracle(masses)
+        oracle.memory = self.memory
         return oracle
+
+    def _new_oracle(self, masses: Vector) -> Any:
+        return self.uncertainty._oracle(masses / masses.sum(), self.divergence, None)
 
     def _of(self, u: RowVector, values: Vector, of_atoms: Vector, with_p: bool) -> RowVector:
         if self.group_mass is not None:

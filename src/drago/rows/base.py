@@ -14,8 +14,7 @@ Coefficients, gradients and matrices of the features are small, and NumPy arrays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -91,8 +90,8 @@ class RowStore:
     """Some of "single rows" (steps on one row at a time), "whole vectors" (sets of a user's own),
     "compiled" (arrays that compiled code runs on), "responses" (how weights move with the losses,
     for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
-    engine: Mapping[str, Any] = MappingProxyType({})
-    """DRAGO's iterations and blocks, where a store has its own."""
+    own_metric: Callable[..., Any] | None = None
+    """``(problem, kind, floor) -> (Metric, passes)`` where there is no X to make a metric from."""
     is_linear: bool = True
     """Whether predictions are ``X w + b``."""
     is_on_host: bool = True
@@ -125,6 +124,14 @@ class RowStore:
         """A row vector for the user, in the form in which the rows were given."""
         raise NotImplementedError
 
+    def content(self) -> tuple[Any, ...]:
+        """The arrays that the rows are made of, to tell them from others."""
+        raise NotImplementedError
+
+    def imported(self, array: Any) -> RowVector:
+        """A row vector (or matrix) from what `export` made of it."""
+        raise NotImplementedError
+
     def enter(self, name: str, values: Any) -> RowVector:
         """A row vector that a user has given."""
         raise NotImplementedError
@@ -152,6 +159,10 @@ class RowStore:
 
     def oracle(self, uncertainty: Any, divergence: Any) -> Any:
         """A new oracle for the weights; it starts each search where its last one ended."""
+        raise NotImplementedError
+
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> Any:
+        """Tables for DRAGO (`drago.rows.tables.base`), for the terms of a problem on these rows."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------ visits to X

@@ -7,7 +7,6 @@ certificate means the same as on arrays. Devices without float64 (Apple's) work 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any
 
@@ -21,6 +20,7 @@ from drago.oracles.tensors import TensorOracle, working_dtype
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
 from drago.rows.memory import ArrayRows
 from drago.rows.open import Opened
+from drago.rows.tables.tensors import LinearTensorTables
 from drago.rows.tensor_checks import (
     as_device,
     check_features,
@@ -145,12 +145,10 @@ class TensorRows(TensorVectors):
             groups=None if self.groups is None else self.groups.cpu(),
         )
 
-    @property
-    def engine(self) -> Mapping[str, Any]:  # type: ignore[override]
-        from drago.torch_engine.blocks import TensorBlocks
-        from drago.torch_engine.iterations import KINDS
-
-        return {"rows": TensorBlocks, **KINDS}
+    def tables(
+        self, problem: Any, kind: str, count: int, n_threads: int | None
+    ) -> LinearTensorTables:
+        return LinearTensorTables(self, problem, kind, count)
 
     @property
     def least_part(self) -> int:  # type: ignore[override]

@@ -18,6 +18,7 @@ from drago.rows.base import (
     NonFiniteLossError,
     Vector,
 )
+from drago.rows.tables.arrays import ArrayTables
 
 Array = npt.NDArray[Any]
 
@@ -111,6 +112,12 @@ class ArrayRows(ArrayCurvature):
     def export(self, values: Any) -> Any:
         return values
 
+    def content(self) -> tuple[Any, ...]:
+        return self.X, self.y, self.p, self.groups
+
+    def imported(self, array: Any) -> Any:
+        return array
+
     def enter(self, name: str, values: Any) -> Any:
         return check_vector(name, values, self.n_samples)
 
@@ -151,6 +158,9 @@ class ArrayRows(ArrayCurvature):
     def oracle(self, uncertainty: Any, divergence: Any) -> Any:
         # Set and divergence were checked at the door of the problem.
         return uncertainty._oracle(self.p, divergence, self.groups)
+
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> ArrayTables:
+        return ArrayTables(self, problem, kind, count, n_threads)
 
     # ------------------------------------------------------------------------ visits to X
 

@@ -11,6 +11,7 @@ import numpy as np
 from drago.rows.array_curvature import Chosen
 from drago.rows.base import Evaluation, Index, Matrix, RowStore, RowVector, Vector, is_a
 from drago.rows.memory import ArrayRows
+from drago.rows.tables.arrays import ArrayTables
 
 
 class Part(RowStore):
@@ -18,6 +19,10 @@ class Part(RowStore):
 
     n_groups: int
     """Groups, by the numbers that occur here."""
+
+    def tables_of_part(self, problem: Any, kind: str, count: int) -> Any:
+        """DRAGO's tables of this part; the weights come from elsewhere."""
+        raise NotImplementedError
 
     def profile(self, u: RowVector) -> tuple[Vector, Vector]:
         """The distinct values of a vector, ascending, and the nominal weight of each."""
@@ -83,6 +88,12 @@ class Part(RowStore):
         raise NotImplementedError
 
 
+class PartOfTables(ArrayTables):
+    """DRAGO's tables of a part: what weights are, others say."""
+
+    _unsettled = None
+
+
 class ArrayPart(Part, ArrayRows):
     """A part of the rows, in arrays; its weights sum to less than 1."""
 
@@ -94,6 +105,9 @@ class ArrayPart(Part, ArrayRows):
         """Features, targets, nominal weights and groups of some rows."""
         given = (self.X, self.y, self.p, self.groups)
         return tuple(None if each is None else each[index] for each in given)
+
+    def tables_of_part(self, problem: Any, kind: str, count: int) -> PartOfTables:
+        return PartOfTables(self, problem, kind, count)
 
     def none(self) -> Chosen:
         """No rows."""

@@ -24,6 +24,7 @@ from drago.rows.base import (
 )
 from drago.rows.memory import ArrayRows
 from drago.rows.part import Part
+from drago.rows.tables.parts import PartTables
 
 # Rounds in which the least weight of a selection is looked for, and how far it may fall short.
 _ROUNDS = 60
@@ -57,7 +58,7 @@ class PartedRows(Part):
         alike in all of them.
     """
 
-    capabilities = frozenset({"responses"})
+    capabilities = frozenset({"responses", "tables"})
     vector: Callable[[Iterable[Any]], Any] = PartVector
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -97,6 +98,10 @@ class PartedRows(Part):
         if isinstance(found[0], tuple):
             return tuple(self.vector(each) for each in zip(*found))
         return self.vector(found)
+
+    def split(self, value: Any) -> list[Any]:
+        """What an operation on each part is given."""
+        return [_part(value, k) for k in range(len(self.parts))]
 
     def _local(self, index: Index) -> list[tuple[int, Index]]:
         """Numbers of rows as numbers in their parts."""
@@ -142,10 +147,15 @@ class PartedRows(Part):
     def export(self, values: RowVector) -> Any:
         return np.concatenate([np.asarray(part) for part in values.parts])
 
-    def enter(self, name: str, values: Any) -> RowVector:
-        array = check_vector(name, values, self.n_samples)
+    def content(self) -> tuple[Any, ...]:
+        return tuple(array for part in self.parts for array in part.content())
+
+    def imported(self, array: Any) -> RowVector:
         ends = np.cumsum([part.n_samples for part in self.parts])[:-1]
         return self.vector(np.split(array, ends))
+
+    def enter(self, name: str, values: Any) -> RowVector:
+        return self.imported(check_vector(name, values, self.n_samples))
 
     def sample(self, index: Index) -> Any:
         pieces = [self.parts[k].pieces(some) for k, some in self._local(index)]
@@ -171,6 +181,11 @@ class PartedRows(Part):
 
     def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
         return AtomOracle(self, uncertainty, divergence)
+
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> PartTables:
+        return PartTables(
+            self, problem, [part.tables_of_part(problem, kind, count) for part in self.parts]
+        )
 
     def profiles(self, u: RowVector) -> list[tuple[Vector, Vector]]:
         """The atoms of each part (`drago.oracles.atoms`)."""

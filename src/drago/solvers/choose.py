@@ -8,7 +8,7 @@ from drago.certificate.cost import curvature_cost, order
 from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
-from drago.solvers.drago.blocks import SMALL
+from drago.rows.tables.array_blocks import SMALL
 from drago.solvers.drago.method import Drago
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton

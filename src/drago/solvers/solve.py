@@ -145,7 +145,7 @@ def solve(
         callback = narrated(callback)
     checkpoints = None
     if checkpoint is not None:
-        if not problem.rows.has("compiled"):
+        if not problem.rows.is_on_host:
             raise ValueError("a solve on a device cannot be resumed yet: give no checkpoint.")
         if not method.can_resume:
             raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,14 @@ import torch
 from torch import Tensor
 
 from drago._validation import check_groups
+from drago.metric import Metric
 from drago.oracles.tensors import working_dtype
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
+from drago.rows.tables.base import Tables
 from drago.rows.tensors import TensorVectors, to_host
+from drago.training.curvature import curvature_metric
 from drago.training.flat import FlatModel
+from drago.training.tables import model_tables
 
 # Share of the rows below which those that carry weight are picked out.
 _FEW = 0.5
@@ -62,11 +65,11 @@ class ModelRows(TensorVectors):
     def X(self) -> Any:
         raise self._not_linear()
 
-    @property
-    def engine(self) -> Mapping[str, Any]:  # type: ignore[override]
-        from drago.training.iterations import ENGINE
+    def own_metric(self, problem: Any, kind: str, floor: float) -> tuple[Metric, float]:
+        return curvature_metric(problem, kind, floor)
 
-        return ENGINE
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> Tables:
+        return model_tables(self, problem, kind, count)
 
     def take(self, index: Index) -> ModelRows:
         place = torch.from_numpy(index).to(self.device)

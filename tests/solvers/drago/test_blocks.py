@@ -10,11 +10,16 @@ import scipy.sparse as sp
 import drago
 from cases import thinned
 from drago.metric import make_metric
-from drago.solvers.drago import blocks as module
-from drago.solvers.drago.blocks import Blocks
+from drago.rows.tables import array_blocks as module
+from drago.rows.tables.array_blocks import ArrayBlocks
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import LaggedSteps
 from drago.solvers.drago.variants import LaggedIterations, SupportIterations
+
+
+def Blocks(problem, count, n_threads=1):
+    return ArrayBlocks(problem.rows, problem.loss, problem.n_outputs, count, n_threads)
+
 
 STORAGES = {
     "dense": np.asarray,
@@ -250,16 +255,16 @@ def test_threads_do_not_change_a_bit(storage, kind, loss, monkeypatch):
     draws = np.random.default_rng(0).integers(0, 3, size=(12, 2)).tolist()
     found = []
     for n_threads in (1, 2, 3):
-        blocks = Blocks(problem, 3, n_threads)
-        assert (blocks._pool is None) == (n_threads == 1)
+        tables = problem.rows.tables(problem, kind.kind, 3, n_threads)
+        assert (tables.blocks._pool is None) == (n_threads == 1)
         q = "nominal" if lagged else "exact"
-        it = kind(problem, blocks, make_metric(problem, "full", mean), mean, start, q)
+        it = kind(problem, tables, make_metric(problem, "full", mean), mean, start, q)
         if lagged:
             it.steps = LaggedSteps(0.05)
         for i, j in draws:
             it.step(i, j)
-        blocks.close()
-        found.append((it.w, it.b, it.q, it.loss_table, it.aggregate))
+        tables.close()
+        found.append((it.w, it.b, tables.q, tables.loss_table, it._aggregate))
     assert np.abs(found[0][0]).max() > 1e-3
     for other in found[1:]:
         for one, two in zip(found[0], other):

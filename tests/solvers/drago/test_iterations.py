@@ -16,7 +16,6 @@ from cases import nominal, thinned
 from drago.metric import Metric, make_metric
 from drago.problem import NonFiniteLossError
 from drago.solvers.drago import one_block
-from drago.solvers.drago.blocks import Blocks
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.one_block import OneBlockIterations
 from drago.solvers.drago.steps import LaggedSteps, SecantSteps, Steps, UnregularisedSteps
@@ -66,19 +65,23 @@ def make(X, y, loss="squared", uncertainty="cvar", divergence="auto", nu=NU, mu=
     )
 
 
+def tables_of(problem, kind=OneBlockIterations, n_blocks=1):
+    return problem.rows.tables(problem, kind.kind, n_blocks, 1)
+
+
 def begin(problem, n_blocks, metric="full", kind=Iterations, q="exact", mean=None, start=None):
     """Iterations from w = 0, or from `start`."""
     norm = make_metric(problem, metric, mean) if isinstance(metric, str) else metric
     if start is None:
         start = np.zeros((problem.n_features, problem.n_outputs)), np.zeros(problem.n_outputs)
-    blocks = Blocks(problem, n_blocks)
-    return kind(problem, blocks, norm, mean, problem.evaluate(*start), q)
+    tables = tables_of(problem, kind, n_blocks)
+    return kind(problem, tables, norm, mean, problem.evaluate(*start), q)
 
 
 def go(it, draws):
     for i, j in draws:
         it.step(int(i), int(j))
-    return it.w, it.blocks.scatter(it.q)
+    return it.w, it.weights()
 
 
 def matrix(metric):
@@ -254,7 +257,7 @@ def check_support(loss, name, divergence, n_blocks, iterations, intercept=False,
             sample_weight=p if weighted else None, fit_intercept=intercept,
         )  # fmt: skip
         it = begin(problem, n_blocks, metric, SupportIterations, mean=mean)
-        it.blocks._copied = it.blocks._copied and not picked
+        it.tables.blocks._copied = it.tables.blocks._copied and not picked
         it.steps = Steps(alpha, alpha, True)
         found.append((*go(it, draws), it.b + mean @ it.w if intercept else it.b))
     H, features, ridge = matrix(it.metric), X, np.full(4, MU)
@@ -315,9 +318,9 @@ def test_the_optimum_is_a_fixed_point(kind, loss, n_blocks):
     best = drago.solve(problem, "lbfgs", tol=1e-12)
     w, b = problem.to_internal(best.coef, best.intercept)
     it = begin(problem, n_blocks, kind=kind, mean=p @ X, start=(w, b))
-    q = it.blocks.scatter(it.q)
+    q = it.weights()
     go(it, draw(n_blocks, 3 * n_blocks))
-    same((it.w, it.b, it.blocks.scatter(it.q)), (w, b, q), 1e-4)
+    same((it.w, it.b, it.weights()), (w, b, q), 1e-4)
 
 
 @pytest.mark.thinned(2)
@@ -345,33 +348,34 @@ def test_the_estimators_are_unbiased(loss):
     it = begin(make(X, y, loss, fit_intercept=True), m, "euclidean", mean=X.mean(axis=0))
     it.steps = Steps(0.1, 0.1, True)
     for i, j in draw(m, 7):
-        older = it.product.copy()
+        older = it.tables.product.copy()
         it.step(int(i), int(j))
-    Xg = it.blocks.gather(X)
+    blocks = it.tables.blocks
+    Xg = blocks.gather(X)
     ev = it.problem.evaluate(it.w, it.b)
-    change = it.q[:, None] * it.blocks.gather(ev.dlosses) - older
-    expected = it.aggregate + ratio * Xg.T @ change, it.aggregate_b + ratio * change.sum(axis=0)
-    seen = [copy.deepcopy(it)._primal_gradient(i, ratio * m) for i in range(m)]
+    change = it.tables.q[:, None] * blocks.gather(ev.dlosses) - older
+    expected = it._aggregate + ratio * Xg.T @ change, it._aggregate_b + ratio * change.sum(axis=0)
+    seen = [copy.deepcopy(it)._primal_gradient(i, ratio * m, it._knows(i)) for i in range(m)]
     for index in range(2):
         found = np.mean([one[index] for one in seen], axis=0)
         np.testing.assert_allclose(found, expected[index], rtol=0, atol=1e-13)
     assert max(np.abs(one[0] - expected[0]).max() for one in seen) > 1e-4
 
     # The aggregate is what the table adds up to, and the table is q s of the last visits.
-    np.testing.assert_allclose(it.aggregate, Xg.T @ it.product, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(it._aggregate, Xg.T @ it.tables.product, rtol=0, atol=1e-13)
 
-    seen, before = [], it.loss_table.copy()
+    seen, before = [], it.tables.loss_table.copy()
     for j in range(m):
         trial = copy.deepcopy(it)
 
         def solve_into(u, c, q, mirror):
-            mirror = mirror if mirror.size else q / it.p
+            mirror = mirror if mirror.size else q / it.tables.p
             seen.append(u - (c - NU) * mirror)
 
-        trial.oracle.solve_into = solve_into
+        trial.tables.oracle.solve_into = solve_into
         trial.step(0, j)
-    losses = it.blocks.gather(it.problem.evaluate(trial.w, trial.b).losses)
-    expected = trial.loss_table + ratio * (losses - before)
+    losses = blocks.gather(it.problem.evaluate(trial.w, trial.b).losses)
+    expected = trial.tables.loss_table + ratio * (losses - before)
     np.testing.assert_allclose(np.mean(seen, axis=0), expected, rtol=0, atol=1e-11)
     assert max(np.abs(one - expected).max() for one in seen) > 1e-3
 
@@ -380,14 +384,14 @@ def test_the_exact_gradient_is_exact():
     X, y = data("multinomial")
     for picked in (False, True):
         it = begin(make(X, y, "multinomial"), 5, kind=SupportIterations)
-        it.blocks._copied = not picked
+        it.tables.blocks._copied = not picked
         for i, j in draw(5, 20):
             it.step(int(i), int(j))
             ev = it.problem.evaluate(it.w, it.b)
-            exact = X.T @ (it.blocks.scatter(it.q)[:, None] * ev.dlosses)
+            exact = X.T @ (it.weights()[:, None] * ev.dlosses)
             after = copy.deepcopy(it)
             after._exact_gradient()
-            grad, _ = after._primal_gradient(0, 1.0)
+            grad, _ = after._primal_gradient(0, 1.0, True)
             np.testing.assert_allclose(grad, exact, rtol=0, atol=1e-13)
 
 
@@ -428,11 +432,11 @@ def test_counts_of_the_exact_gradient():
     X, y = data("squared", 200)
     problem = make(X, y, nu=1e-3)
     it = begin(problem, 4, kind=SupportIterations)
-    it.blocks._copied = False
+    it.tables.blocks._copied = False
     it.step(0, 2)
     for _ in range(5):
         calls, visits = it.n_calls, it.visits
-        with_weight = int(np.count_nonzero(it.q > 1e-12 / 200))
+        with_weight = int(np.count_nonzero(it.tables.q > 1e-12 / 200))
         assert with_weight < 120
         it.step(0, it.t % 4)
         assert it.n_calls - calls <= 100 + with_weight
@@ -461,7 +465,7 @@ def test_without_a_shift_cost_the_exact_start_is_finite(divergence):
     it = begin(make(X, y, divergence=divergence, nu=0.0), 4, "euclidean")
     it.steps = UnregularisedSteps(4, MU, 1.0, 1.0)
     w, q = go(it, draw(4, 40))
-    assert np.isfinite(w).all() and np.isfinite(it.mirror).all() and np.isfinite(q).all()
+    assert np.isfinite(w).all() and np.isfinite(it.tables.mirror).all() and np.isfinite(q).all()
     assert q.sum() == pytest.approx(1.0) and problem_allows(it.problem, q)
 
 
@@ -651,7 +655,9 @@ def test_compiled_iterations_are_those_of_python(loss, intercept, metric, tail):
     states = []
     for kind in (SupportIterations, OneBlockIterations):
         start = problem.evaluate(*problem.origin)
-        it = kind(problem, Blocks(problem, 1), make_metric(problem, metric, mean), mean, start)
+        it = kind(
+            problem, tables_of(problem, kind), make_metric(problem, metric, mean), mean, start
+        )
         it.steps = SecantSteps(0.3, 2.0, 1.1)
         states.append(it)
     python, compiled = states
@@ -664,8 +670,6 @@ def test_compiled_iterations_are_those_of_python(loss, intercept, metric, tail):
         np.testing.assert_allclose(
             counts["steps"]["curvatures"], expected["steps"]["curvatures"], rtol=1e-5
         )
-        for of in (ours, theirs):
-            of["_slopes"] = of["_slopes"][0]  # the others are for a second block
         for name, array in theirs.items():
             assert ours[name].shape == array.shape, name
             scale = max(float(np.abs(array).max(initial=0.0)), 1.0)
@@ -683,13 +687,15 @@ def test_a_compiled_start_is_that_of_python(loss, intercept, at):
     if at == "elsewhere":
         w, b = w + np.arange(4.0)[:, None], b + intercept
     mean = problem.rows.centre() if intercept else None
-    settings = problem, Blocks(problem, 1), make_metric(problem, "full", mean), mean
-    python = OneBlockIterations(*settings, problem.evaluate(w, b))
-    compiled, moment = OneBlockIterations.begun(*settings, w, b)
-    assert moment == pytest.approx(float(python.q @ (python.q / python.p)), rel=1e-12)
+    metric = make_metric(problem, "full", mean)
+    python = OneBlockIterations(problem, tables_of(problem), metric, mean, problem.evaluate(w, b))
+    compiled, moment = OneBlockIterations.begun(problem, tables_of(problem), metric, mean, w, b)
+    assert moment == pytest.approx(
+        float(python.weights() @ (python.weights() / problem.p)), rel=1e-12
+    )
     (ours, counts), (theirs, expected) = compiled.state(), python.state()
     assert counts["counts"] == expected["counts"]
-    for name in set(theirs) - {"_slopes"}:
+    for name in set(theirs) - {"slopes"}:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=1e-12, err_msg=name)
     # And what comes of it.
     for it in (python, compiled):
@@ -701,7 +707,7 @@ def test_a_compiled_start_is_that_of_python(loss, intercept, at):
 def test_a_compiled_start_where_a_loss_overflows():
     X, y = data("squared")
     problem = make(X, 1e160 * y)
-    settings = problem, Blocks(problem, 1), make_metric(problem, "full"), None
+    settings = problem, tables_of(problem), make_metric(problem, "full"), None
     with np.errstate(over="ignore"), pytest.raises(NonFiniteLossError, match="first on row"):
         OneBlockIterations.begun(*settings, np.zeros((4, 1)), np.zeros(1))
 
@@ -713,12 +719,14 @@ def test_a_compiled_start_where_only_the_sum_of_the_losses_overflows():
     start = problem.evaluate(np.zeros((4, 1)), np.zeros(1))
     with np.errstate(over="ignore"):
         assert np.isinf(start.losses.sum()) and np.isfinite(start.losses).all()
-    settings = problem, Blocks(problem, 1), make_metric(problem, "full"), None
-    it, moment = OneBlockIterations.begun(*settings, start.w, start.b)
+    metric = make_metric(problem, "full")
+    it, moment = OneBlockIterations.begun(
+        problem, tables_of(problem), metric, None, start.w, start.b
+    )
     assert 1.0 <= moment <= 2.5 * (1 + 1e-12)
-    python = OneBlockIterations(*settings, start)
-    np.testing.assert_allclose(it.q, python.q, rtol=1e-12)
-    np.testing.assert_allclose(it.aggregate, python.aggregate, rtol=1e-12)
+    python = OneBlockIterations(problem, tables_of(problem), metric, None, start)
+    np.testing.assert_allclose(it.weights(), python.weights(), rtol=1e-12)
+    np.testing.assert_allclose(it._aggregate, python._aggregate, rtol=1e-12)
 
 
 @pytest.mark.parametrize("d", [1, 3, 4, 7, 9])
@@ -729,11 +737,11 @@ def test_products_by_columns_are_those_by_rows(d, monkeypatch):
     found = []
     for most in (0, 50 * d):
         monkeypatch.setattr(one_block, "_BY_COLUMNS", most)
-        settings = problem, Blocks(problem, 1), make_metric(problem, "full"), None
+        settings = problem, tables_of(problem), make_metric(problem, "full"), None
         it, _ = OneBlockIterations.begun(*settings, np.zeros((d, 1)), np.zeros(1))
         it.steps = SecantSteps(0.3, 2.0, 1.1)
         here = it.round([(0, 0)] * 8, False)
-        found.append((it.w, it.q, here.raw, here.losses, here.dlosses))
+        found.append((it.w, it.weights(), here.raw, here.losses, here.dlosses))
     for by_rows, by_columns in zip(*found):
         np.testing.assert_allclose(by_columns, by_rows, rtol=0, atol=1e-11)
 
@@ -773,18 +781,18 @@ def test_steps_of_one_length_are_taken_as_before():
     states = []
     for kind in (SupportIterations, OneBlockIterations):
         start = problem.evaluate(*problem.origin)
-        it = kind(problem, Blocks(problem, 1), make_metric(problem, "full"), None, start)
+        it = kind(problem, tables_of(problem, kind), make_metric(problem, "full"), None, start)
         it.steps = Steps(0.3, 0.3, True)
         it.round([(0, 0)] * 5, False)
         states.append(it)
-    assert (states[0].w == states[1].w).all() and (states[0].q == states[1].q).all()
+    assert (states[0].w == states[1].w).all() and (states[0].weights() == states[1].weights()).all()
 
 
 def test_points_handed_out_do_not_change():
     """Steps of one length after compiled ones add to what they keep in place."""
     problem = make(*data("squared"))
     start = problem.evaluate(*problem.origin)
-    it = OneBlockIterations(problem, Blocks(problem, 1), make_metric(problem, "full"), None, start)
+    it = OneBlockIterations(problem, tables_of(problem), make_metric(problem, "full"), None, start)
     it.steps = SecantSteps(0.3, 2.0, 1.1)
     it.round([(0, 0)] * 8, False)
     handed, before = it.iterate(), it.w.copy()

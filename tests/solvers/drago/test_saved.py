@@ -19,7 +19,7 @@ import pytest
 import drago
 from drago.files.checkpoint import CheckpointError, load, save
 from drago.loop import resume
-from drago.solvers.drago import unsettled
+from drago.rows.tables import unsettled
 
 PAPER = {"start": "paper", "step_size": 0.05}
 TOL = 1e-5

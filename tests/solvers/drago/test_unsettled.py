@@ -9,11 +9,10 @@ import drago
 import literal_drago
 from cases import nominal, thinned
 from drago.metric import Metric, make_metric
-from drago.solvers.drago import unsettled as module
-from drago.solvers.drago.blocks import Blocks
+from drago.rows.tables import unsettled as module
+from drago.rows.tables.unsettled import Unsettled
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.steps import LaggedSteps, Steps, UnregularisedSteps
-from drago.solvers.drago.unsettled import Unsettled
 from drago.solvers.drago.variants import LaggedIterations, SupportIterations
 
 SETS = {"cvar 0.1": drago.CVaR(0.1), "cvar 0.5": drago.CVaR(0.5), "simplex": drago.Simplex()}
@@ -36,11 +35,12 @@ def run(problem, kind, least_rows, iterations, monkeypatch, steps=None, n_blocks
     lagged = kind is LaggedIterations
     q = "nominal" if lagged or steps is not None else "exact"
     metric = make_metric(problem, "full") if steps is None else Metric(np.ones(4), None, 1.0)
-    it = kind(problem, Blocks(problem, n_blocks), metric, None, start, q)
+    tables = problem.rows.tables(problem, kind.kind, n_blocks, 1)
+    it = kind(problem, tables, metric, None, start, q)
     it.steps = steps or (LaggedSteps(0.05) if lagged else Steps(0.05, 0.05, True))
     on_all = []
-    fill = it._fill_argument
-    it._fill_argument = lambda s: (on_all.append(s), fill(s))
+    fill = tables._fill_argument
+    tables._fill_argument = lambda *given: (on_all.append(given), fill(*given))
     for i, j in np.random.default_rng(1).integers(0, n_blocks, size=(iterations, 2)).tolist():
         it.step(i, j)
     return it, len(on_all)
@@ -48,8 +48,8 @@ def run(problem, kind, least_rows, iterations, monkeypatch, steps=None, n_blocks
 
 def agree(one, other):
     np.testing.assert_allclose(one.w, other.w, rtol=0, atol=1e-11)
-    np.testing.assert_allclose(one.q, other.q, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(one.loss_table, other.loss_table, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(one.weights(), other.weights(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(one.tables.loss_table, other.tables.loss_table, rtol=0, atol=1e-10)
     np.testing.assert_allclose(one.estimates(), other.estimates(), rtol=0, atol=1e-10)
 
 
@@ -63,7 +63,7 @@ def test_the_lists_change_nothing(kind, name, nu, weighted, monkeypatch):
     problem = problem_of(SETS[name], nu, weighted)
     found, on_all = run(problem, kind, 0, 200, monkeypatch)
     expected, all_of_them = run(problem, kind, np.inf, 200, monkeypatch)
-    assert all_of_them == 200 and expected._unsettled is None
+    assert all_of_them == 200 and expected.tables._unsettled is None
     # Elsewhere the threshold moves too far in 200 steps, or the lists are too long.
     if kind is not LaggedIterations and (name, nu) not in (("cvar 0.5", 0.1), ("simplex", 1e-3)):
         assert on_all < 130  # at most 80, if a list is left when rounding has no part in it
@@ -96,7 +96,7 @@ def test_equals_the_literal_algorithm(monkeypatch):
         draws, 0.05, True, H, None,
     )  # fmt: skip
     np.testing.assert_allclose(it.w, w, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(it.blocks.scatter(it.q), q, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(it.weights(), q, rtol=0, atol=1e-10)
 
 
 @hypothesis.settings(deadline=None, max_examples=60)
@@ -151,10 +151,11 @@ def test_any_sequence_of_steps(seed, tail, nu, s, scale, levels, weighted, size)
 def test_weights_of_listed_rows_are_written_when_asked_for(monkeypatch):
     problem = problem_of(SETS["cvar 0.1"], 0.05)
     it, _ = run(problem, Iterations, 0, 50, monkeypatch)
-    lists = it._unsettled
+    tables = it.tables
+    lists = tables._unsettled
     assert sum(lists._is_listed) >= 4 and lists._sizes.sum() < 240
-    stale = it._q.copy()
-    q = it.q.copy()
+    stale = tables._q.copy()
+    q = tables.q.copy()
     assert (stale != q).any() and q.sum() == pytest.approx(1.0, abs=1e-12)
     it.round([(0, 1)], False)
     assert not any(lists._is_listed)
@@ -164,14 +165,14 @@ def test_no_lists_where_they_are_of_no_use():
     small = problem_of(SETS["cvar 0.1"], 0.1)
     oracle = small.dual_oracle()
     slices = [slice(0, 300)] * 4
-    assert Unsettled.made_for(small, slices, oracle, np.empty(1200)) is None
+    assert Unsettled.made_for(small.divergence, slices, oracle, np.empty(1200)) is None
     n = module.LEAST_ROWS
     X, y = np.ones((n, 1)), np.arange(n, dtype=float)
 
     def made(count, **settings):
         problem = drago.DROProblem(X, y, shift_cost=0.1, **settings)
         oracle = problem.dual_oracle()
-        return Unsettled.made_for(problem, [slice(0, n)] * count, oracle, np.empty(n))
+        return Unsettled.made_for(problem.divergence, [slice(0, n)] * count, oracle, np.empty(n))
 
     assert made(4, uncertainty=drago.CVaR(0.1)) is not None
     assert made(3, uncertainty=drago.CVaR(0.1)) is None

@@ -10,11 +10,15 @@ For t = 1, 2, ..., with blocks I, J drawn at random and K visited in turn::
     q_t = argmax <v^D, q> - nu D(q || p) - (A_{t-1}/a_t) nu Bregman_D(q, q_{t-1})
     table qhat <- q_t on block K
 
-where the tables inside the sums are those of the iteration before. Three facts keep it lean. With
-linear predictors ``grad l_i = x_i s_i``, so the tables qhat and ghat are one, of ``qhat s``: a
-number a row and output. The older tables equal today's except on the one block that was just
-overwritten. And the sum over that block of what changed is what the aggregate ``ghat' qhat``
-changed by, so the data need not be visited for it again.
+where the tables inside the sums are those of the iteration before. Two facts keep it lean. The
+older tables equal today's except on the one block that was just overwritten. And the sum over that
+block of what changed is what the aggregate ``ghat' qhat`` changed by, so the data need not be
+visited for it again.
+
+It is written once, for rows of any kind: what it wants of them are the operations of
+`drago.rows.tables.base.Tables`. Two special cases are tested against it: several iterations in one
+call of compiled code (`drago.solvers.drago.one_block`), and iterations that are recorded on a
+device and replayed (`drago.rows.tables.recorded`).
 """
 
 from __future__ import annotations
@@ -30,10 +34,10 @@ from drago.files.checkpoint import State
 from drago.loop.loop import Iterate
 from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
-from drago.solvers.drago.blocks import Blocks
+from drago.rows.base import RowVector
+from drago.rows.tables.base import Small, Tables
 from drago.solvers.drago.saved import check_iterations
 from drago.solvers.drago.steps import StepRule, Steps, UnregularisedSteps
-from drago.solvers.drago.unsettled import Unsettled
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -58,14 +62,15 @@ class Iterations:
     Parameters
     ----------
     problem : DROProblem
-    blocks : Blocks
+    tables : Tables
+        Of the problem's rows, of this kind.
     metric : Metric
     mean : array of shape (n_features,) or None
         Mean of the features, where an intercept is fitted.
     start : Evaluation
         Where to start, and the losses there.
-    q : array of shape (n,) or "exact" or "nominal"
-        The weights to start with, in the problem's order; "exact" are those at the start.
+    q : row vector or "exact" or "nominal"
+        The weights to start with; "exact" are those at the start.
 
     Attributes
     ----------
@@ -74,374 +79,123 @@ class Iterations:
     least_round : int
         Iterations in a round, at the least.
     kind : {"blocks", "support", "lagged"}
-        What it is to a saved solve.
+        What it is to the tables and to a saved solve.
     """
 
     kind = "blocks"
     least_round = 4
     steps: StepRule = Steps(0.1, 0.1, True)
+    recorder: Any = None  # what replays rounds, where they can be
+    _past_mean: tuple[Small, Small] | None = None
+    _seen_at: Any = None
 
     def __init__(
         self,
         problem: DROProblem,
-        blocks: Blocks,
+        tables: Tables,
         metric: Metric,
         mean: Vector | None,
         start: Evaluation,
-        q: Vector | str = "exact",
+        q: RowVector | str = "exact",
     ) -> None:
-        self._prepare(problem, blocks, metric, mean)
-        self._begin_at(start.w.copy(), start.b.copy())
-        self._fill_tables(start, q)
+        self._prepare(problem, tables, metric, mean)
+        self._begin_at(start.w, start.b)
+        self._aggregate, self._aggregate_b = tables.fill(start, q)
+        self._count_all()
+
+    def _prepare(
+        self, problem: DROProblem, tables: Tables, metric: Metric, mean: Vector | None
+    ) -> None:
+        self.problem, self.tables, self.metric, self.mean = problem, tables, metric, mean
+        small = tables.small
+        self._mean = None if mean is None else small(mean)
+        self._eigenvalues = small(metric.eigenvalues)[:, None]
+        self._basis = None if metric.basis is None else small(metric.basis)
+        self._box = None
+        if is_box(problem):
+            box = problem.constraint.bounds((problem.n_features, problem.n_outputs))
+            assert box is not None
+            self._box = small(box[0]), small(box[1])
 
     def _begin_at(self, w: Matrix, b: Vector) -> None:
-        self.t, self.n_calls, self.visits = 0, 0, 0
+        self.t, self._calls, self._visits = 0, 0, 0
         self._offset = 0  # iterations of abandoned runs
-        self.w, self.b = self._mean_w, self._mean_b = w, b
+        self._already = self.tables.seen, self.tables.again  # what these have visited
+        self._w, self._b = self.tables.small(w), self.tables.small(b)
         self._begin_history()
         self._last_k, self._last_j = -1, -1
         self._is_fresh = True  # whether the tables hold the present point
-        self._last_change, self._last_change_b = np.zeros(w.shape), np.zeros(b.shape)
+        self._last_change, self._last_change_b = 0.0 * self._w, 0.0 * self._b
 
     def _begin_history(self) -> None:
         """The last M points, and their sum."""
-        packed, count = self._packed(), self.blocks.count
-        self._ring, self._ring_sum = np.empty((count, *packed.shape)), count * packed
-        self._ring[:] = packed
+        packed, count = self._packed(), self.tables.count
+        self._ring = packed * self.tables.small(np.ones((count, 1, 1)))
+        self._ring_sum = count * packed
+        self.tables.ring = self._ring
 
-    def _prepare(
-        self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
-    ) -> None:
-        self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
-        as_it_is = blocks.count == 1 or problem.p.min() == problem.p.max()
-        self.p = problem.p if as_it_is else blocks.gather(problem.p)
-        if not as_it_is:
-            self.p.flags.writeable = False  # as the problem's is: to Numba a type of its own
-        groups = None if problem.groups is None else blocks.gather(problem.groups)
-        # Each starts its search where its last one ended, so there is one for each purpose.
-        self.oracle, self._estimator = (
-            problem.uncertainty.oracle(self.p, problem.divergence, groups) for _ in range(2)
-        )
-        self._u = np.empty(problem.n_samples)
-        self._unsettled = Unsettled.made_for(problem, blocks.slices, self.oracle, self._u)
-        self._losses = np.empty((2, blocks.largest))
-        self._slopes = np.empty((2, blocks.largest, problem.n_outputs))
+    # ------------------------------------------------------------------- what others look at
 
     @property
-    def q(self) -> Vector:
-        """The weights, in the order of the blocks."""
-        if self._unsettled is not None:
-            self._unsettled.write(self._q)
-        return self._q
-
-    @q.setter
-    def q(self, weights: Vector) -> None:
-        self._q = weights
-        if self._unsettled is not None:
-            self._unsettled.clear()
-
-    def _weights_of(self, block: int) -> Vector:
-        if self._unsettled is not None:
-            self._unsettled.write(self._q, [block])
-        return self._q[self.blocks.slices[block]]
-
-    _COUNTS = ("t", "n_calls", "visits", "_offset", "_last_k", "_last_j", "_is_fresh")
-    _ARRAYS: tuple[str, ...] = (
-        "w", "b", "_mean_w", "_mean_b", "_ring", "_ring_sum", "loss_table", "product", "q",
-        "mirror", "aggregate", "aggregate_b", "_last_change", "_last_change_b",
-    )  # fmt: skip
-
-    def state(self) -> State:
-        """Everything that the next step depends on."""
-        arrays = {name: getattr(self, name) for name in self._ARRAYS}
-        counts = {name: int(getattr(self, name)) for name in self._COUNTS}
-        memories = self.memories
-        return arrays, {
-            "counts": counts,
-            "oracle": memories["oracle"],
-            "estimator": memories["estimator"],
-            "rule": type(self.steps).__name__,
-            "steps": dict(vars(self.steps)),
-            "unsettled": memories["unsettled"],
-        }
+    def point(self) -> tuple[Small, Small]:
+        """``w`` and ``b`` where the iterations keep them."""
+        return self._w, self._b
 
     @property
-    def memories(self) -> dict[str, dict[str, float]]:
-        """Where the searches for weights ended, and what the lists of rows, if any, have learnt."""
-        lists = {} if self._unsettled is None else dict(self._unsettled.memory)
-        searches = {"oracle": self.oracle.memory, "estimator": self._estimator.memory}
-        return {**searches, "unsettled": lists}
+    def w(self) -> Matrix:
+        return self._read_point()[0]
 
-    @classmethod
-    def restored(
-        cls,
-        problem: DROProblem,
-        blocks: Blocks,
-        metric: Metric,
-        mean: Vector | None,
-        state: State,
-        rules: tuple[type[Any], ...],
-    ) -> Iterations:
-        """The iterations that were in this state; `rules` are what their steps may be of."""
-        self = cls.__new__(cls)
-        self._prepare(problem, blocks, metric, mean)
-        by_name = {rule.__name__: rule for rule in rules}
-        check_iterations(self, tuple(by_name), state)
-        arrays, settings = state
-        for name in cls._ARRAYS:
-            setattr(self, name, arrays[name])
-        for name, value in settings["counts"].items():
-            setattr(self, name, value)
-        self.oracle.memory = settings["oracle"]
-        self._estimator.memory = settings["estimator"]
-        if self._unsettled is not None:
-            self._unsettled.memory = settings["unsettled"]
-        self.steps = object.__new__(by_name[settings["rule"]])
-        vars(self.steps).update(settings["steps"])
-        return self
+    @property
+    def b(self) -> Vector:
+        return self._read_point()[1]
 
-    def _fill_tables(self, start: Evaluation, q: Vector | str) -> None:
-        """Losses, slopes, weights and their aggregate at the starting point."""
-        problem, blocks = self.problem, self.blocks
-        n = problem.n_samples
-        # The slopes and weights of the tables are only ever needed as their product qhat s.
-        self.loss_table, self.product = blocks.gather(start.losses), self._first_slopes(start)
-        # The mirror coordinate of chi2, q/p, is not worth a vector of its own.
-        self.q = np.empty(n)
-        self.mirror = np.empty(n) if problem.divergence.name == "kl" else np.empty(0)
-        if isinstance(q, str) and q == "exact":
-            self.oracle.solve_into(self.loss_table, problem.nu, self.q, self.mirror)
-            if problem.nu == 0 and problem.divergence.name == "kl":
-                # A vertex has no mirror coordinate to start from.
-                q = 0.5 * (self.q + self.p)
-                self.q[:] = q
-        else:
-            self.q[:] = self.p if isinstance(q, str) else blocks.gather(q)
-        if not (isinstance(q, str) and q == "exact") and self.mirror.size:
-            problem.divergence._mirror(self.q, self.p, out=self.mirror)
-        self._fill_aggregate(start)
-        self.n_calls += n
-        self.visits += n
+    def _read_point(self) -> tuple[Matrix, Vector]:
+        if self._seen_at == (self.t, self._is_fresh):
+            return self._found[0], self._found[1]
+        w, b = self.tables.read(self._w, self._b)
+        return w, b
 
-    def refresh(self, here: Evaluation) -> None:
-        """Fill the tables anew, at the present point, with its exact weights."""
-        self._last_k, self._last_j = -1, -1
-        self._fill_tables(here, "exact")
-        self._is_fresh = True
+    @property
+    def visits(self) -> int:
+        """Visits to single rows."""
+        tables, (seen, again) = self.tables, self._already
+        return self._visits + tables.seen - seen + tables.again - again
 
-    def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-        """A round of iterations, see `run_round`."""
-        found = run_round(self, pairs, refresh)
-        if self._unsettled is not None:
-            self._unsettled.forget(self._q)  # a resumed run has no lists either
-        return found
-
-    def _first_slopes(self, start: Evaluation) -> Matrix:
-        return self.blocks.gather(start.dlosses)
-
-    def _fill_aggregate(self, start: Evaluation) -> None:
-        self.product *= self.q[:, None]
-        self.aggregate = np.zeros(self.w.shape)
-        for block, rows in enumerate(self.blocks.slices):
-            self.aggregate += self.blocks.accumulate(block, self.product[rows])
-        self.aggregate_b = self.product.sum(axis=0)
-
-    def _packed(self) -> Matrix:
-        """``w`` and, below it, the shifted intercept."""
-        if self.mean is None:
-            return self.w
-        return np.vstack([self.w, self.b + self.mean @ self.w])
-
-    def step(self, i: int, j: int) -> None:
-        """One iteration with the blocks I = `i` and J = `j`."""
-        self.t += 1
-        m = self.blocks.count
-        ratio, near, far, dual = self.steps(self.t, m, self.problem.nu)
-        grad, grad_b = self._primal_gradient(i, ratio * m)
-        self._move(grad, grad_b, near, far)
-        k = self.t % m
-        self._dual_step(j, k, ratio * m, dual)
-        self._last_k, self._last_j, self._is_fresh = k, j, False
-
-    def _primal_gradient(self, i: int, scale: float) -> tuple[Matrix, Vector]:
-        """``v^P``, and the same for the intercept."""
-        change, change_b = self._primal_correction(i)
-        return self.aggregate + scale * change, self.aggregate_b + scale * change_b
-
-    def _primal_correction(self, i: int) -> tuple[Matrix, Vector]:
-        """``sum over the block of x (q s - (qhat s before the last overwrite))``."""
-        rows = self.blocks.slices[i]
-        size = rows.stop - rows.start
-        self.visits += size
-        if i == self._last_k:
-            return self._last_change, self._last_change_b
-        self.n_calls += 0 if i == self._last_j else size
-        room = self._losses[0, :size], self._slopes[0, :size]
-        before = self._older_product(rows)
-        q = self._weights_of(i)
-        return self.blocks.correction(i, self.w, self.b, q, before, *room)
-
-    def _older_product(self, rows: slice) -> Matrix:
-        """The table ``qhat s`` of the iteration before on a block that was not overwritten."""
-        return self.product[rows]
-
-    def _dual_step(self, j: int, k: int, scale: float, s: float) -> None:
-        """Tables of losses on block `k`, the dual step with block `j`, tables of weights."""
-        blocks = self.blocks
-        rows_k, rows_j = blocks.slices[k], blocks.slices[j]
-        size_k, size_j = rows_k.stop - rows_k.start, rows_j.stop - rows_j.start
-        losses_j, slopes = self._losses[1, :size_j], self._slopes[0, :size_k]
-        if j == k:
-            blocks.evaluate(k, self.w, self.b, losses_j, slopes)
-            losses = losses_j.copy()
-            _kernels().scaled_change(losses_j, self._older_losses(rows_j), scale)
-            self._table_of_losses(rows_k)[:] = losses
-        else:
-            blocks.losses_of(j, self.w, self.b, losses_j, self._slopes[1, :size_j])
-            _kernels().scaled_change(losses_j, self._older_losses(rows_j), scale)
-            blocks.evaluate(k, self.w, self.b, self._table_of_losses(rows_k), slopes)
-            self.n_calls += size_j
-        self._weigh(j, losses_j, k, s)
-        self._update_product(k, slopes)
-        self.n_calls += size_k
-        self.visits += size_k + size_j
-
-    def _weigh(self, j: int, change: Vector, k: int, s: float) -> None:
-        """New weights, with a `change` to the table on block `j`; that of block `k` is new."""
-        lists, nu = self._unsettled, self.problem.nu
-        if lists is not None and lists.step(self.loss_table, self._q, j, change, k, nu, s):
-            return
-        self._fill_argument(s)
-        self._u[self.blocks.slices[j]] += change
-        if lists is None:
-            self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
-        else:
-            before = self.oracle._tau  # type: ignore[attr-defined]
-            self.oracle.solve_into(self._u, nu + s, self._q, self.mirror)
-            lists.observe(before)
-
-    def _fill_argument(self, s: float) -> None:
-        """What the dual oracle takes: the table of losses plus `s` times the mirror coordinate."""
-        if self.mirror.size:
-            _kernels().proximal_argument(self.loss_table, s, self.mirror, self._u)
-        else:
-            _kernels().proximal_argument_chi2(self.loss_table, s, self._q, self.p, self._u)
-
-    def _update_product(self, k: int, slopes: Matrix) -> None:
-        """The table ``qhat s`` on block `k`, and its aggregate."""
-        rows = self.blocks.slices[k]
-        self._last_change_b = self._renew_product(rows, slopes, self._weights_of(k))
-        self._last_change = self.blocks.accumulate(k, slopes)
-        self.aggregate += self._last_change
-        self.aggregate_b += self._last_change_b
-
-    def _older_losses(self, rows: slice) -> Vector:
-        """The table of losses before this iteration."""
-        return self.loss_table[rows]
-
-    def _table_of_losses(self, rows: slice) -> Vector:
-        """Where the new losses of a block go."""
-        return self.loss_table[rows]
-
-    def _renew_product(self, rows: slice, slopes: Matrix, q: Vector) -> Vector:
-        """Set the table to ``q slopes``; `slopes` becomes the change, whose sum is returned."""
-        product = self.product[rows]
-        if product.shape[1] == 1:
-            return np.array([_kernels().renew(slopes[:, 0], q, product[:, 0])])
-        slopes *= q[:, None]
-        slopes -= product
-        product += slopes
-        return slopes.sum(axis=0)
-
-    def _window(self, here: Matrix) -> Matrix:
-        """The sum of the M - 1 points before the last one, w_{t-M} ... w_{t-2}."""
-        return self._ring_sum - here
-
-    def _move(self, grad: Matrix, grad_b: Vector, near: float, far: float) -> None:
-        """The primal step: a proximal step in the metric from a mean of past points."""
-        problem, metric, m = self.problem, self.metric, self.blocks.count
-        mu, weight = problem.mu, near + (m - 1) * far
-        here = self._packed()
-        window = self._window(here) if far else here
-        if self.mean is not None:
-            grad = grad - np.outer(self.mean, grad_b)
-        basis = _NONE if metric.basis is None else np.ascontiguousarray(metric.basis)
-        eigenvalues, moved = metric.eigenvalues, np.empty(grad.shape)
-        _kernels().proximal_point(
-            here, window, near, far, grad, eigenvalues, basis, mu, weight, moved
-        )
-        self.w = moved
-        if not problem.constraint.is_everything:
-            scale = mu + weight * eigenvalues[:, None]
-            self.w = metric.project(problem.constraint, moved, scale)
-        if self.mean is not None:
-            past = near * here[-1] + far * window[-1]
-            self.b = (past - grad_b / metric.intercept) / weight - self.mean @ self.w
-        place = self.t % m
-        packed = self._packed()
-        self._ring_sum += packed - self._ring[place]
-        self._ring[place] = packed
-
-        self._mean_w, self._mean_b = self._averaged()
-
-    def _averaged(self) -> tuple[Matrix, Vector]:
-        """``sum a_t w_t / A_T`` for the variant whose bound is on it; the last point otherwise."""
-        if not isinstance(self.steps, UnregularisedSteps):
-            return self.w, self.b
-        share = self.steps.a / self.steps.total
-        return (
-            self._mean_w + share * (self.w - self._mean_w),
-            self._mean_b + share * (self.b - self._mean_b),
-        )
-
-    def average(self) -> tuple[Matrix, Vector]:
-        """The weighted mean of the iterates."""
-        return self._mean_w, self._mean_b
-
-    def continue_count(self, before: Iterations) -> None:
-        """Carry the counts of an abandoned run on."""
-        self._offset = before.t + before._offset
-        self.visits += before.visits
-        self.n_calls += before.n_calls
-
-    def estimates(self) -> tuple[float, float]:
-        """The gap and the objective as the tables see them; no visit to the data."""
-        problem = self.problem
-        if self._unsettled is not None:
-            self._unsettled.forget(self._q)  # the lists lie in _u
-        best, value = self._values()
-        grad = self.aggregate + problem.mu * self.w
-        if self.mean is not None:
-            grad = grad - np.outer(self.mean, self.aggregate_b)
-        if is_box(problem):  # what a bound holds is no slope
-            box = problem.constraint.bounds(grad.shape)
-            assert box is not None
-            held = ((self.w <= box[0]) & (grad > 0)) | ((self.w >= box[1]) & (grad < 0))
-            grad = np.where(held, 0.0, grad)
-        rotated = self.metric.rotate(grad)
-        inner = 0.5 * float((rotated**2 / self.metric.eigenvalues[:, None]).sum())
-        if self.mean is not None:
-            inner += 0.5 * float((self.aggregate_b**2).sum()) / self.metric.intercept
-        primal = best + 0.5 * problem.mu * float(np.vdot(self.w, self.w))
-        return max(best - value, 0.0) + inner, primal
-
-    def _values(self) -> tuple[float, float]:
-        """``<l, q> - nu D(q || p)`` with the table's losses, of the best weights and of these."""
-        nu, exact, table = self.problem.nu, self._u, self.loss_table
-        self._estimator.solve_into(table, nu, exact)
-        divergence = self.problem.divergence
-        best, value = (
-            float(np.dot(q, table)) - nu * divergence._value(q, self.p) for q in (exact, self.q)
-        )
-        return best, value
+    @property
+    def n_calls(self) -> int:
+        """Calls of the oracle for one row's loss and gradient."""
+        return self._calls + self.tables.seen - self._already[0]
 
     @property
     def n_iter(self) -> int:
         """Iterations, those of abandoned runs included."""
         return self.t + self._offset
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what an iteration does depends on its number and its blocks alone."""
+        return type(self.steps) is Steps and self.problem.constraint.is_everything
+
+    def weights(self) -> RowVector:
+        """The weights."""
+        return self.tables.weights()
+
+    def continue_count(self, before: Iterations) -> None:
+        """Carry the counts of an abandoned run on."""
+        self._offset = before.n_iter
+        self._visits += before.visits
+        self._calls += before.n_calls
+
+    def average(self) -> tuple[Matrix, Vector]:
+        """The weighted mean of the iterates, ``sum a_t w_t / A_T``, for the variant whose bound is
+        on it; the last point otherwise."""
+        if self._past_mean is None:
+            return self._read_point()
+        w, b = self.tables.read(*self._past_mean)
+        return w, b
+
     def iterate(self, here: Evaluation | None = None, optimism: float = 1.0) -> Iterate:
-        """Where the method stands, with rows in the problem's order.
+        """Where the method stands.
 
         Parameters
         ----------
@@ -458,25 +212,277 @@ class Iterations:
             n_passes=self.visits / self.problem.n_samples,
             n_oracle_calls=self.n_calls,
             evaluation=here,
-            q=self.blocks.scatter(self.q),
+            q=self.weights(),
             gap_estimate=optimism * gap,
             primal_estimate=primal,
         )
 
+    def estimates(self) -> tuple[float, float]:
+        """The gap and the objective as the tables see them; no visit to the data."""
+        if self._seen_at != (self.t, self._is_fresh):
+            self.take_down(self.tables.read(*self.summary(self._is_fresh)))
+        best, own, slope, square = self._found[2:]
+        return max(best - own, 0.0) + slope, best + 0.5 * self.problem.mu * square
 
-def run_round(state: Any, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-    """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
+    def take_down(self, summary: tuple[Any, ...]) -> None:
+        """What was read of a `summary` of the present state."""
+        self._found = summary
+        self._seen_at = self.t, self._is_fresh
 
-    Returns that visit, or None where there was none or the losses are no numbers. `state` are the
-    iterations of any engine.
-    """
-    for i, j in pairs:
-        state.step(i, j)
-    if not refresh or not np.isfinite(state.w).all():
-        return None
-    try:
-        here = state.problem.evaluate(state.w, state.b)
-    except NonFiniteLossError:
-        return None
-    state.refresh(here)
-    return here
+    def summary(self, is_fresh: bool) -> tuple[Small, ...]:
+        """All that is looked at between rounds: the point, and what `estimates` are made of.
+
+        The value of the best weights and of these, the slope of the objective in the metric, halved
+        and squared, and the square of the coefficients.
+        """
+        mu, xp = self.problem.mu, self.tables.xp
+        best, own = self.tables.values(self.problem.nu, is_fresh)
+        grad = self._aggregate + mu * self._w
+        if self._mean is not None:
+            grad = grad - xp.outer(self._mean, self._aggregate_b)
+        if self._box is not None:  # what a bound holds is no slope
+            low, high = self._box
+            held = ((self._w <= low) & (grad > 0)) | ((self._w >= high) & (grad < 0))
+            grad = xp.where(held, 0.0, grad)
+        slope = 0.5 * (self._rotate(grad) ** 2 / self._eigenvalues).sum()
+        if self._mean is not None:
+            slope = slope + 0.5 * (self._aggregate_b**2).sum() / self.metric.intercept
+        return self._w, self._b, best, own, slope, (self._w * self._w).sum()
+
+    # ------------------------------------------------------------------------------- rounds
+
+    def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
+        """Iterations with these blocks I and J; then, with `refresh`, a visit to all rows.
+
+        Returns that visit, or None where there was none or the losses are no numbers.
+        """
+        if self.recorder is None:
+            self.recorder = self.tables.recorder(self)
+        if self.recorder is not None:
+            return self.recorder.run(pairs, refresh)
+        for i, j in pairs:
+            self.step(i, j)
+        self.tables.rest()
+        w, b = self._read_point()
+        if not refresh or not np.isfinite(w).all():
+            return None
+        try:
+            here = self.problem.evaluate(w, b)
+        except NonFiniteLossError:
+            return None
+        self.refresh(here)
+        return here
+
+    def refresh(self, here: Evaluation) -> None:
+        """Fill the tables anew, at the present point, with its exact weights."""
+        self.fill(here, "exact")
+        self.count_refreshment()
+
+    def fill(self, here: Evaluation, q: RowVector | str) -> None:
+        """Fill the tables, and their aggregate."""
+        grad, grad_b = self.tables.fill(here, q)
+        self._aggregate = self.tables.kept(self._aggregate, grad)
+        self._aggregate_b = self.tables.kept(self._aggregate_b, grad_b)
+
+    def count_refreshment(self) -> None:
+        """The tables hold the present point."""
+        self._last_k, self._last_j, self._is_fresh = -1, -1, True
+        self._count_all()
+
+    def _count_all(self) -> None:
+        self._calls += self.problem.n_samples
+        self._visits += self.problem.n_samples
+
+    # ------------------------------------------------------------------------ the iteration
+
+    def step(self, i: int, j: int) -> None:
+        """One iteration with the blocks I = `i` and J = `j`."""
+        k, known, weights = self.plan(i, j)
+        self.advance(i, j, k, known, j == k, *weights)
+        if isinstance(self.steps, UnregularisedSteps):
+            share, past = self.steps.a / self.steps.total, self._past_mean or (self._w, self._b)
+            w, b = (old + share * (new - old) for old, new in zip(past, (self._w, self._b)))
+            self._past_mean = w, b
+
+    def plan(self, i: int, j: int) -> tuple[int, bool, Any]:
+        """Count an iteration: its block K, whether what it wants of I is known, its step sizes."""
+        self.t += 1
+        k, known = self.t % self.tables.count, self._knows(i)
+        self._count(i, j, k, known)
+        self._last_k, self._last_j, self._is_fresh = k, j, False
+        return k, known, self.steps(self.t, self.tables.count, self.problem.nu)
+
+    def _knows(self, i: int) -> bool:
+        """Whether the correction on block `i` is that of the last iteration."""
+        return i == self._last_k
+
+    def _count(self, i: int, j: int, k: int, known: bool) -> None:
+        sizes = self.tables.sizes
+        self._visits += sizes[i] + sizes[j] + sizes[k]
+        self._calls += sizes[k]
+        self._calls += 0 if known or i == self._last_j else sizes[i]
+        self._calls += 0 if j == k else sizes[j]
+
+    def advance(
+        self,
+        i: Any,
+        j: Any,
+        k: Any,
+        known: Any,
+        same: bool,
+        ratio: Any,
+        near: Any,
+        far: Any,
+        dual: Any,
+    ) -> None:
+        """An iteration that was planned; where it is recorded, all of that are tensors.
+
+        `same` says that J and K are known to be one block.
+        """
+        scale = ratio * self.tables.count
+        grad, grad_b = self._primal_gradient(i, scale, known)
+        self._move(k, grad, grad_b, near, far)
+        self._dual_step(j, k, same, scale, dual)
+        self._remember(k)
+
+    def _primal_gradient(self, i: Any, scale: Any, known: Any) -> tuple[Small, Small]:
+        """``v^P``, and the same for the intercept."""
+        change, change_b = self._last_change, self._last_change_b
+        if known is not True:
+            found, found_b = self.tables.correction(i, self._w, self._b)
+            if known is not False:
+                where = self.tables.xp.where
+                found, found_b = where(known, change, found), where(known, change_b, found_b)
+            change, change_b = found, found_b
+        return self._aggregate + scale * change, self._aggregate_b + scale * change_b
+
+    def _dual_step(self, j: Any, k: Any, same: bool, scale: Any, s: Any) -> None:
+        """Tables of losses on block `k`, the dual step with block `j`, tables of weights."""
+        tables = self.tables
+        there, here, slopes = tables.visit(j, k, same, self._w, self._b)
+        change = tables.change(j, there, scale)
+        tables.put(k, here)
+        tables.reweigh(j, change, self.problem.nu, s)
+        self._renew(k, slopes)
+
+    def _renew(self, k: Any, slopes: Any) -> None:
+        """The table ``qhat s`` on block `k`, and the aggregate."""
+        kept = self.tables.kept
+        change, change_b = self.tables.renew(k, slopes, self._w)
+        self._last_change = kept(self._last_change, change)
+        self._last_change_b = kept(self._last_change_b, change_b)
+        self._aggregate = kept(self._aggregate, self._aggregate + change)
+        self._aggregate_b = kept(self._aggregate_b, self._aggregate_b + change_b)
+
+    def _move(self, k: Any, grad: Small, grad_b: Small, near: Any, far: Any) -> None:
+        """The primal step: a proximal step in the metric from a mean of past points."""
+        problem, tables, m = self.problem, self.tables, self.tables.count
+        weight, here = near + (m - 1) * far, self._packed()
+        window = here if m == 1 else self._window(here, k)
+        if self._mean is not None:
+            grad = grad - tables.xp.outer(self._mean, grad_b)
+        w = self._proximal_point(here, window, near, far, grad, weight)
+        if not problem.constraint.is_everything:
+            scale = problem.mu + weight * self._eigenvalues
+            near_by = self.metric.project(problem.constraint, *tables.read(w, scale))
+            w = tables.small(near_by)
+        self._w = tables.kept(self._w, w)
+        if self._mean is not None:
+            past = near * here[-1] + far * window[-1]
+            b = (past - grad_b / self.metric.intercept) / weight - self._mean @ w
+            self._b = tables.kept(self._b, b)
+
+    def _window(self, here: Small, k: Any) -> Small:
+        """The sum of the M - 1 points before the last one, w_{t-M} ... w_{t-2}."""
+        return self._ring_sum - here
+
+    def _proximal_point(
+        self, here: Small, window: Small, near: Any, far: Any, grad: Small, weight: Any
+    ) -> Small:
+        """``argmin <grad, w> + (mu/2)||w||^2`` and proximal terms, in the norm of the metric."""
+        mu, d = self.problem.mu, self.problem.n_features
+        if self.problem.rows.has("compiled"):
+            eigenvalues, moved = self.metric.eigenvalues, np.empty(grad.shape)
+            basis = _NONE if self._basis is None else np.ascontiguousarray(self._basis)
+            _kernels().proximal_point(
+                here, window, near, far, grad, eigenvalues, basis, mu, weight, moved
+            )
+            return moved
+        past = self._eigenvalues * self._rotate((near * here + far * window)[:d])
+        moved = (past - self._rotate(grad)) / (mu + weight * self._eigenvalues)
+        return moved if self._basis is None else self._basis @ moved
+
+    def _remember(self, k: Any) -> None:
+        """Put the new point into the ring of the last M."""
+        packed = self._packed()
+        before = self._ring[k].reshape(packed.shape)
+        self._ring_sum = self.tables.kept(self._ring_sum, self._ring_sum + (packed - before))
+        self._ring[k] = packed
+
+    def _packed(self) -> Small:
+        """``w`` and, below it, the shifted intercept."""
+        if self._mean is None:
+            return self._w
+        shifted = self._b + self._mean @ self._w
+        return self.tables.xp.concatenate([self._w, shifted[None]])
+
+    def _rotate(self, v: Small) -> Small:
+        return v if self._basis is None else self._basis.T @ v
+
+    # ------------------------------------------------------------------------------ to go on
+
+    _COUNTS = ("t", "n_calls", "visits", "_offset", "_last_k", "_last_j", "_is_fresh")
+    _SMALL: tuple[str, ...] = (
+        "w", "b", "aggregate", "aggregate_b", "last_change", "last_change_b",
+    )  # fmt: skip
+
+    @property
+    def _small_names(self) -> tuple[str, ...]:
+        """Small arrays that are saved; of a single block the last point is the present one."""
+        return self._SMALL if self.tables.count == 1 else (*self._SMALL, "ring", "ring_sum")
+
+    def state(self) -> State:
+        """Everything that the next step depends on."""
+        names, export = self._small_names, self.problem.rows.export
+        found = self.tables.read(*(getattr(self, f"_{name}") for name in names))
+        arrays = dict(zip(names, found))
+        arrays["average_w"], arrays["average_b"] = self.average()
+        arrays |= {name: export(table) for name, table in self.tables.state().items()}
+        return arrays, {
+            "counts": {name: int(getattr(self, name)) for name in self._COUNTS},
+            "rule": type(self.steps).__name__,
+            "steps": dict(vars(self.steps)),
+            **self.tables.memories,
+        }
+
+    @classmethod
+    def restored(
+        cls,
+        problem: DROProblem,
+        tables: Tables,
+        metric: Metric,
+        mean: Vector | None,
+        state: State,
+        rules: tuple[type[Any], ...],
+    ) -> Iterations:
+        """The iterations that were in this state; `rules` are what their steps may be of."""
+        self = cls.__new__(cls)
+        self._prepare(problem, tables, metric, mean)
+        by_name = {rule.__name__: rule for rule in rules}
+        check_iterations(self, tuple(by_name), state)
+        arrays, settings = state
+        counts = settings["counts"]
+        self._begin_at(arrays["w"], arrays["b"])
+        for name in self._small_names:
+            setattr(self, f"_{name}", tables.small(arrays[name]))
+        self.t, self._calls, self._visits = counts["t"], counts["n_calls"], counts["visits"]
+        self._offset, self._is_fresh = counts["_offset"], bool(counts["_is_fresh"])
+        self._last_k, self._last_j = counts["_last_k"], counts["_last_j"]
+        taken = {name: problem.rows.imported(arrays[name]) for name in tables.names}
+        tables.restore(taken, (self._last_j, self._last_k))
+        tables.memories = {name: settings[name] for name in tables.memories}
+        self.steps = object.__new__(by_name[settings["rule"]])
+        vars(self.steps).update(settings["steps"])
+        if isinstance(self.steps, UnregularisedSteps):
+            self._past_mean = tables.small(arrays["average_w"]), tables.small(arrays["average_b"])
+        return self

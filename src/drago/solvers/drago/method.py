@@ -100,7 +100,7 @@ class Drago(Method):
     name = "drago"
     needs = ("tables",)
     can_resume = has_threads = True
-    layout = 5  # of what is saved: a checkpoint with another one is refused
+    layout = 6  # of what is saved: a checkpoint with another one is refused
 
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):

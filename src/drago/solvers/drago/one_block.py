@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
+from drago.rows.tables.array_blocks import SMALL
+from drago.rows.tables.arrays import ArrayTables
+from drago.rows.tables.base import Tables
 from drago.solvers.compiled import is_capped_chi2
-from drago.solvers.drago.blocks import SMALL, Blocks
 from drago.solvers.drago.steps import GROWTH, REMEMBERED, SecantSteps
 from drago.solvers.drago.variants import SupportIterations
-from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -49,13 +50,10 @@ def _is_worth_it(problem: DROProblem) -> bool:
 class OneBlockIterations(SupportIterations):
     """The same iterations, several in one call where `SecantSteps` choose their length.
 
-    What only single steps need, between calls, is made when they need it. There is no history: the
-    last of M = 1 points is the present one.
+    There is no history: the last of M = 1 points is the present one.
     """
 
-    oracle: CappedOracle
-    _known: tuple[float, float] | None = None  # the estimates, after compiled iterations
-    _unsettled = None
+    tables: ArrayTables
 
     @property
     def least_round(self) -> int:  # type: ignore[override]
@@ -72,11 +70,14 @@ class OneBlockIterations(SupportIterations):
     def _begin_history(self) -> None:
         pass
 
+    def _remember(self, k: Any) -> None:
+        pass
+
     @classmethod
     def begun(
         cls,
         problem: DROProblem,
-        blocks: Blocks,
+        tables: Any,
         metric: Metric,
         mean: Vector | None,
         w: Matrix,
@@ -84,39 +85,39 @@ class OneBlockIterations(SupportIterations):
     ) -> tuple[OneBlockIterations, float]:
         """Iterations from a point with its exact weights, and the weights' second moment."""
         self = cls.__new__(cls)
-        self._prepare(problem, blocks, metric, mean)
-        self._begin_at(w.copy(), b.copy())
-        n, oracle = problem.n_samples, self.oracle
-        self.loss_table, self._q = np.empty(n), np.empty(n)
-        self.product, self.mirror = np.empty((0, 1)), np.empty(0)
-        self.aggregate = np.empty(w.shape)
+        self._prepare(problem, tables, metric, mean)
+        self._begin_at(w, b)
+        oracle, gradient = tables.oracle, np.empty(w.shape)
+        losses, slopes, q = tables.empty()
         gradient_b, oracle._tau, moment, finite = _kernels().one_block_start(
             *self._data,
             oracle.cap,
             problem.nu,
-            self.w[:, 0],
+            w[:, 0],
             float(b[0]),
-            self.loss_table,
-            self._slopes[0, :, 0],
-            self._q,
-            self.aggregate[:, 0],
+            losses,
+            slopes[:, 0],
+            q,
+            gradient[:, 0],
         )
         if not finite:
             problem.evaluate(w, b)  # raises, and says which rows are to blame
-        oracle._c, self.aggregate_b = problem.nu, np.array([gradient_b])
-        self.n_calls = self.visits = n
+        oracle._c = problem.nu
+        self._aggregate, self._aggregate_b = gradient, np.array([gradient_b])
+        self._count_all()
         return self, moment
 
     def _prepare(
-        self, problem: DROProblem, blocks: Blocks, metric: Metric, mean: Vector | None
+        self, problem: DROProblem, tables: Tables, metric: Metric, mean: Vector | None
     ) -> None:
-        self.problem, self.blocks, self.metric, self.mean = problem, blocks, metric, mean
-        self.p, self.oracle = problem.p, problem.dual_oracle()
-        self._slopes = np.empty((2, problem.n_samples, 1))
-        X, basis = blocks.whole, metric.basis
+        assert isinstance(tables, ArrayTables)
+        self.problem, self.tables, self.metric, self.mean = problem, tables, metric, mean
+        self._mean, self._basis, self._box = mean, metric.basis, None
+        self._eigenvalues = metric.eigenvalues[:, None]
+        X, basis, blocks = tables.blocks.whole, metric.basis, tables.blocks
         columns = np.array(X.T, order="C") if X.size <= _BY_COLUMNS else np.empty((0, 0))
         # What the kernels take, in this order.
-        self._data = X, columns, blocks.y, problem.loss.code, problem.loss.parameter, self.p
+        self._data = X, columns, blocks.y, problem.loss.code, problem.loss.parameter, tables.p
         self._norm = (
             np.zeros(problem.n_features) if mean is None else mean,
             metric.eigenvalues,
@@ -125,44 +126,6 @@ class OneBlockIterations(SupportIterations):
             mean is not None,
         )
 
-    @property
-    def _ring(self) -> Matrix:
-        return self._packed()[None]
-
-    @_ring.setter
-    def _ring(self, points: Matrix) -> None:
-        pass
-
-    @property
-    def _ring_sum(self) -> Matrix:
-        return self._packed().copy()  # it is added to in place
-
-    @_ring_sum.setter
-    def _ring_sum(self, points: Matrix) -> None:
-        pass
-
-    @cached_property
-    def _estimator(self) -> CappedOracle:  # type: ignore[override]
-        return self.problem.dual_oracle()
-
-    @cached_property
-    def _u(self) -> Vector:  # type: ignore[override]
-        return np.empty(self.problem.n_samples)
-
-    @cached_property
-    def _losses(self) -> Matrix:  # type: ignore[override]
-        return np.empty((2, self.problem.n_samples))
-
-    def _fill_aggregate(self, start: Evaluation) -> None:
-        self.aggregate, self.aggregate_b = self.problem.gradient(start, self._q)
-
-    def estimates(self) -> tuple[float, float]:
-        return super().estimates() if self._known is None else self._known
-
-    def step(self, i: int, j: int) -> None:
-        self._known = None
-        super().step(i, j)
-
     def round(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
         if refresh or not isinstance(self.steps, SecantSteps):
             return super().round(pairs, refresh)
@@ -170,16 +133,16 @@ class OneBlockIterations(SupportIterations):
 
     def _several(self, count: int, steps: SecantSteps) -> Evaluation:
         """So many iterations, and the losses where they end."""
-        problem, oracle, run = self.problem, self.oracle, _kernels().one_block_steps
-        n, d, has_past = problem.n_samples, problem.n_features, bool(self._past_point.size)
+        problem, tables, run = self.problem, self.tables, _kernels().one_block_steps
+        oracle, n, d = tables.oracle, problem.n_samples, problem.n_features
         unknown = REMEMBERED - len(steps.curvatures)
         curvatures = np.array([math.nan] * unknown + steps.curvatures)
-        past = np.zeros((2, d + 1))
+        past, has_past = np.zeros((2, d + 1)), bool(self._past_point.size)
         if has_past:
             rows = self._past_point.shape[0]
             past[:, :rows] = self._past_point[:, 0], self._past_slope[:, 0]
-        w, gradient = self.w.copy(), self.aggregate.copy()
-        raw, slopes = np.empty((n, 1)), self._slopes[0]
+        w, gradient, raw = self._w.copy(), self._aggregate.copy(), np.empty((n, 1))
+        losses, slopes, q = tables.open()
         b, gradient_b, steps.alpha, oracle._tau, oracle._c, *known = run(
             *self._data,
             oracle.cap,
@@ -198,23 +161,30 @@ class OneBlockIterations(SupportIterations):
             has_past,
             oracle._tau,
             w[:, 0],
-            float(self.b[0]),
+            float(self._b[0]),
             raw[:, 0],
-            self.loss_table,
+            losses,
             slopes[:, 0],
-            self._q,
+            q,
             gradient[:, 0],
-            float(self.aggregate_b[0]),
+            float(self._aggregate_b[0]),
         )
-        self._known = known[0], known[1]
         steps.curvatures = [met for met in curvatures.tolist() if math.isfinite(met)]
-        self.w, self.b = self._mean_w, self._mean_b = w, np.array([b])
-        self.aggregate, self.aggregate_b = gradient, np.array([gradient_b])
+        self._w, self._b = w, np.array([b])
+        self._aggregate, self._aggregate_b = gradient, np.array([gradient_b])
         self._past_point, self._past_slope = past[:, : d + (self.mean is not None), None]
         self.t += count
-        self.visits += 2 * n * count
-        self.n_calls += n * count
+        self._visits += 2 * n * count
+        self._calls += n * count
         self._last_k = self._last_j = 0
         self._is_fresh = False
+        self._known = known[0], known[1]
+        self._known_at = self.t
         # Copies: the next iterations write over these, and an interrupt may come in between.
-        return Evaluation(self.w, self.b, raw, self.loss_table.copy(), slopes.copy())
+        return Evaluation(self._w, self._b, raw, losses.copy(), slopes.copy())
+
+    _known_at: int = -1
+
+    def estimates(self) -> tuple[float, float]:
+        """After compiled iterations they are known."""
+        return self._known if self._known_at == self.t else super().estimates()

@@ -18,7 +18,7 @@ from drago.files.checkpoint import State
 from drago.loop.loop import Diverged, Iterate, Loop
 from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation
-from drago.solvers.drago.blocks import NOTICEABLE, Blocks
+from drago.rows.tables.base import NOTICEABLE, Tables
 from drago.solvers.drago.constants import constants_in, theory_step
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.one_block import OneBlockIterations
@@ -69,7 +69,7 @@ _OPTIMISM_WHEN_FRESH = 0.4
 _SLACK = 100.0
 
 
-_KINDS = {"lagged": LaggedIterations, "blocks": Iterations, "support": SupportIterations}
+_KINDS = {kind.kind: kind for kind in (LaggedIterations, Iterations, SupportIterations)}
 
 
 def is_unregularised(problem: DROProblem) -> bool:
@@ -120,7 +120,7 @@ class Run:
         start = problem.evaluate(*loop.start)
         self.exact = self._is_exact_worthwhile(start)
         self.refreshing = self._is_refreshing()
-        self.blocks = self._make_blocks()
+        self.tables = self._make_tables()
         self.state = self._begin(start, loop.start_weights)
         loop.observe(self._iterate(start))
 
@@ -159,11 +159,11 @@ class Run:
         self.metric = self.loop.metric = Metric(
             arrays["metric.eigenvalues"], arrays.get("metric.basis"), settings["intercept"]
         )
-        self.blocks = self._make_blocks()
+        self.tables = self._make_tables()
         self.watch.restore(arrays, settings["watch"])
         self.state = self._kind.restored(
             self.problem,
-            self.blocks,
+            self.tables,
             self.metric,
             self.mean,
             (arrays, settings["state"]),
@@ -176,7 +176,7 @@ class Run:
             return (UnregularisedSteps,)
         if self.settings.tables == "lagged":
             return (LaggedSteps,)
-        learns = self.blocks.count == 1 and self.settings.learns_its_steps(self.problem)
+        learns = self.tables.count == 1 and self.settings.learns_its_steps(self.problem)
         return (Steps, SecantSteps) if learns else (Steps,)
 
     def _is_exact_if_asked(self) -> bool | None:
@@ -186,18 +186,16 @@ class Run:
             return settings.primal == "support"
         return True if is_small(self.problem) and settings.block_size == "auto" else None
 
-    def _make_blocks(self) -> Blocks:
-        make = self.problem.rows.engine.get("rows", Blocks)
-        return make(self.problem, self.settings.n_blocks(self.problem), self.settings.n_threads)
+    def _make_tables(self) -> Tables:
+        kind = "lagged" if self.settings.tables == "lagged" else "blocks"
+        kind, count = "support" if self.exact else kind, self.settings.n_blocks(self.problem)
+        return self.problem.rows.tables(self.problem, kind, count, self.settings.n_threads)
 
     @property
     def _kind(self) -> type[Iterations]:
-        kind = "lagged" if self.settings.tables == "lagged" else "blocks"
-        if self.exact:
-            kind = "support"
-            if OneBlockIterations.is_for(self.problem, self.blocks.count):
-                return OneBlockIterations
-        return self.problem.rows.engine.get(kind, _KINDS[kind])
+        if self.exact and OneBlockIterations.is_for(self.problem, self.tables.count):
+            return OneBlockIterations
+        return _KINDS[self.tables.kind]
 
     def _is_refreshing(self) -> bool:
         settings, problem = self.settings, self.problem
@@ -217,9 +215,9 @@ class Run:
 
     def _begin_in_haste(self) -> None:
         self.exact, self.refreshing = True, False
-        self.blocks = Blocks(self.problem, 1, self.settings.n_threads)
+        self.tables = self._make_tables()
         self.state, moment = OneBlockIterations.begun(
-            self.problem, self.blocks, self.metric, self.mean, *self.loop.start
+            self.problem, self.tables, self.metric, self.mean, *self.loop.start
         )
         self.state.steps = _learnt_steps(moment)
 
@@ -235,12 +233,12 @@ class Run:
         weights: Vector | str = "exact" if q is None else q
         if self.settings.start == "paper":
             weights = "nominal"
-        state = self._kind(self.problem, self.blocks, self.metric, self.mean, start, weights)
+        state = self._kind(self.problem, self.tables, self.metric, self.mean, start, weights)
         state.steps = self._steps(state, start)
         return state
 
     def _steps(self, state: Iterations, start: Evaluation) -> StepRule:
-        settings, problem, m = self.settings, self.problem, self.blocks.count
+        settings, problem, m = self.settings, self.problem, self.tables.count
         if is_unregularised(problem):
             smooth, lipschitz = constants_in(self.metric, problem, start, self.mean)
             slack = self.cut * _SLACK if self.auto else 1.0
@@ -252,7 +250,8 @@ class Run:
             )
         if settings.step_size == "auto":
             # A block of b rows is worth b / (sum q^2/p) of them when the weights are uneven.
-            moment = float(state.q @ (state.q / state.p))
+            rows = problem.rows
+            moment = rows.second_moment(rows.relative(state.weights()))
             largest = (_FRESH_STEP if self.refreshing else _STEP) / (m * np.sqrt(moment))
             if self.exact:
                 largest = _EXACT_STEP / m
@@ -285,7 +284,7 @@ class Run:
             with np.errstate(over="ignore", invalid="ignore"):  # what diverges is noticed
                 return self._run()
         finally:
-            self.blocks.close()
+            self.tables.close()
 
     def _run(self) -> str:
         while True:
@@ -323,7 +322,7 @@ class Run:
             self.watch = Watch(self.loop.measure)
 
     def _iterate(self, here: Evaluation | None) -> Iterate:
-        optimism = min(_OPTIMISM / self.blocks.count, 1.0)
+        optimism = min(_OPTIMISM / self.tables.count, 1.0)
         if self.refreshing:
             optimism = _OPTIMISM_WHEN_FRESH
         return self.state.iterate(here, optimism)
@@ -342,7 +341,7 @@ class Run:
         Then all rows are visited and the tables filled anew, where that is wanted; the visit, which
         is returned, serves the certificate as well.
         """
-        count = self.blocks.count
+        count = self.tables.count
         size = min(max((count + 1) // 2, self.state.least_round), _ROUND)
         if self.refreshing:
             size = _FRESH_FOR_EXACT if self.exact else _FRESH_FOR
@@ -396,7 +395,7 @@ class Run:
             return self.loop.hand_over(Newton())
         if finish == "lbfgs" or not Newton.is_affordable(problem):
             return self.loop.hand_over(LBFGS(metric=metric))
-        cost = curvature_cost(problem, int((self.state.q > 0).sum()))
+        cost = curvature_cost(problem, problem.rows.count(self.state.weights()))
         if cost > _CHEAP:
             self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
         self.loop.hand_over(Newton())

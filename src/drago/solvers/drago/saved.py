@@ -117,38 +117,40 @@ def check_iterations(iterations: Iterations, rules: tuple[str, ...], state: Stat
     Arrays of the run may be among its own.
     """
     arrays, settings = state
-    problem, blocks, kind = iterations.problem, iterations.blocks, iterations.kind
+    problem, tables = iterations.problem, iterations.tables
     Fields({"rule": Text(rules), **dict.fromkeys(_STATE, Part())}).check("method.state", settings)
     rule = settings["rule"]
-    n, d, k, m = problem.n_samples, problem.n_features, problem.n_outputs, blocks.count
+    n, d, k, m = problem.n_samples, problem.n_features, problem.n_outputs, tables.count
     packed = (d + 1 if problem.fit_intercept else d, k)
-    is_kl = problem.divergence.name == "kl"
     forms: dict[str, Form] = {
         **point_forms(problem),
-        **point_forms(problem, "_mean_"),
-        "_ring": Floats((m, *packed)),
-        "_ring_sum": Floats(packed),
-        "loss_table": Floats((n,)),
-        "product": Floats((0 if kind == "support" else n, k)),
-        "q": Floats((n,), 0.0),
-        "mirror": Floats((n if is_kl else 0,), neginf=True),
+        **point_forms(problem, "average_"),
         "aggregate": Floats((d, k)),
         "aggregate_b": Floats((k,)),
-        "_last_change": Floats((d, k)),
-        "_last_change_b": Floats((k,)),
+        "last_change": Floats((d, k)),
+        "last_change_b": Floats((k,)),
     }
-    if kind == "support":
-        past = arrays.get("_past_point")
+    if m > 1:
+        forms |= {"ring": Floats((m, *packed)), "ring_sum": Floats(packed)}
+    if iterations.kind == "support":
+        past = arrays.get("past_point")
         shape = packed if past is not None and past.size > 0 else (0, 0)
-        forms |= {name: Floats(shape) for name in ("_past_point", "_past_slope")}
-        forms["_slopes"] = Floats((2, blocks.largest, k))
-    if kind == "lagged":
-        forms |= {"old_losses": Floats((n,)), "old_product": Floats((n, k))}
+        forms |= {name: Floats(shape) for name in ("past_point", "past_slope")}
+    of_tables: dict[str, Form] = {
+        "loss_table": Floats((n,)),
+        "q": Floats((n,), 0.0),
+        "mirror": Floats((n,), neginf=True),
+        "product": Floats((n, k)),
+        "slopes": Floats((n, k)),
+        "old_losses": Floats((n,)),
+        "old_product": Floats((n, k)),
+    }
+    forms |= {name: of_tables[name] for name in tables.names}
     others = ("metric.", "watch.", "mean")
     own = {name: array for name, array in arrays.items() if not name.startswith(others)}
     Fields(forms).check("method", own)
     block = Count(-1, m - 1)
-    memories = iterations.memories
+    memories = tables.memories
     lists: dict[str, Form] = {}
     if memories["unsettled"]:
         lists = {"moved": Number(0.0, nan=True), "rest": Count()}
@@ -171,9 +173,9 @@ def check_iterations(iterations: Iterations, rules: tuple[str, ...], state: Stat
     counts, q = settings["counts"], arrays["q"]
     if (counts["_last_k"] < 0) != (counts["_last_j"] < 0):
         raise CheckpointError("method.state.counts knows one of the last two blocks only")
-    if is_kl and not (q[arrays["mirror"] == -math.inf] == 0.0).all():
+    if "mirror" in tables.names and not (q[arrays["mirror"] == -math.inf] == 0.0).all():
         raise CheckpointError("method.mirror must be finite where method.q is not 0")
-    require_weights("method.q", problem, blocks.scatter(q))
+    require_weights("method.q", problem, q)
     if rule == "UnregularisedSteps":
         _check_unregularised(settings["steps"], problem.mu, m, counts["t"])
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from drago.problem import DROProblem
-from drago.solvers.drago.blocks import SMALL, Blocks, has_kernels
-from drago.solvers.drago.unsettled import LEAST_ROWS, Unsettled
+from drago.rows.tables.array_blocks import SMALL, ArrayBlocks, has_kernels
+from drago.rows.tables.unsettled import LEAST_ROWS, Unsettled
 
 
 def compiled_parts(problem: DROProblem) -> tuple[bool, bool]:
     """Whether visits to blocks are compiled, and dual steps on lists of rows."""
-    in_blocks = problem.n_entries > SMALL and has_kernels(problem)
+    is_large = problem.n_entries > SMALL
+    in_blocks = is_large and has_kernels(problem.rows, problem.loss, problem.n_outputs)
     return in_blocks, in_blocks and problem.n_samples >= LEAST_ROWS
 
 
@@ -21,9 +22,9 @@ def compile_parts(problem: DROProblem) -> None:
     in_blocks, has_lists = compiled_parts(problem)
     _compile_vectors(few)
     if in_blocks:
-        Blocks.compile(few)
+        ArrayBlocks.compile(few.rows, few.loss)
     if has_lists:
-        Unsettled.compile(few)
+        Unsettled.compile(few.divergence, few.dual_oracle())
 
 
 def _compile_vectors(few: DROProblem) -> None:

@@ -1,4 +1,4 @@
-"""Blocks of rows on a device: the same ones as `drago.solvers.drago.blocks` deals out.
+"""Blocks of rows on a device: the same ones as `drago.rows.tables.array_blocks` deals out.
 
 Vectors keep the problem's order. A block is named by a number, or by a tensor that holds the
 number. With a tensor the operations do not depend on which block it is, so that they can be
@@ -8,14 +8,14 @@ have `spare` entries at their end for what is beyond its own rows.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from drago.problem import DROProblem
+from drago.rows.tables.array_blocks import SMALL, deal_out
+from drago.rows.tables.base import NOTICEABLE
 from drago.rows.tensor_losses import on_tensors
-from drago.solvers.drago.blocks import NOTICEABLE, SMALL, deal_out
 
 # Entries of X that are gathered at a time.
 _GATHERED = 1 << 24
@@ -23,16 +23,14 @@ Block: TypeAlias = int | Tensor
 
 
 class TensorBlocks:
-    """The blocks of a problem's rows.
+    """The blocks of rows on a device.
 
     Parameters
     ----------
-    problem : DROProblem
-        Its rows on a device.
+    rows : drago.rows.device.TensorRows
+    loss : Loss
     count : int
         The number M of blocks.
-    n_threads : ignored
-        Torch has its own.
 
     Attributes
     ----------
@@ -42,31 +40,26 @@ class TensorBlocks:
         Entries that vectors need beyond those of the rows.
     """
 
-    store: Any
-
-    def __init__(self, problem: DROProblem, count: int, n_threads: int | None = None) -> None:
-        self.problem, self.count, self.store = problem, count, cast(Any, problem.rows)
-        self._loss = on_tensors(problem.loss)
-        self._kernels = self.store.kernels_for(problem.loss)
-        self.group, slices = deal_out(problem, count)
-        self.sizes = [rows.stop - rows.start for rows in slices]
+    def __init__(self, rows: Any, loss: Any, count: int) -> None:
+        self.store, self.loss, self.count = rows, loss, count
+        self._loss = on_tensors(loss)
+        self._kernels = rows.kernels_for(loss)
+        self.group, slices = deal_out(rows, count)
+        self.sizes = [places.stop - places.start for places in slices]
         self.spare = (count + 1) * self.group
         self._largest = max(self.sizes)
         local = torch.arange(self._largest, device=self.store.device)
         # Block k has the groups k, k + M, k + 2M, ...
         self._first = local // self.group * (count * self.group) + local % self.group
         self._copies: list[Tensor] = []
-        if problem.n_entries <= SMALL:
-            self._copies = [self._some(problem.X, k).to(problem.p.dtype) for k in range(count)]
+        if rows.n_entries <= SMALL:
+            self._copies = [self._some(rows.X, k).to(rows.p.dtype) for k in range(count)]
         if self._kernels is not None:
-            starts = [0, *(rows.stop for rows in slices)]
+            starts = [0, *(places.stop for places in slices)]
             self._names = torch.arange(count, device=self.store.device)
             self._rows = self._kernels.Rows(
                 torch.tensor(starts, device=self.store.device), count, self.group, self._largest
             )
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
     def _name(self, k: Block) -> Tensor:
         """A block as the fused kernels want it."""
@@ -91,26 +84,26 @@ class TensorBlocks:
 
     def evaluate(self, k: Block, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Losses and slopes of a block."""
-        problem = self.problem
+        store, loss = self.store, self.loss
         if self._kernels is not None:
             found = w.new_zeros((2, self._largest))
             self._kernels.evaluate(
-                problem.X, problem.y, w[:, 0], b, self._rows, self._name(k), found[0], found[1],
-                code=problem.loss.code, parameter=problem.loss.parameter,
+                store.X, store.y, w[:, 0], b, self._rows, self._name(k), found[0], found[1],
+                code=loss.code, parameter=loss.parameter,
             )  # fmt: skip
             found = found[:, : self.sizes[k]] if isinstance(k, int) else found
             return found[0], found[1][:, None]
-        y = problem.y.index_select(0, self.rows(k))
+        y = store.y.index_select(0, self.rows(k))
         raw = [torch.matmul(X, w).view(-1, w.shape[1]) for X, _ in self._block(k)]
         return self._loss.evaluate(y, (raw[0] if len(raw) == 1 else torch.cat(raw)) + b)
 
     def accumulate(self, k: Block, c: Tensor) -> tuple[Tensor, Tensor]:
         """``X_k' c`` and the sum of `c`."""
-        problem = self.problem
+        store = self.store
         if self._kernels is not None:
-            found = self._kernels.accumulate(problem.X, c[:, 0], self._rows, self._name(k))
+            found = self._kernels.accumulate(store.X, c[:, 0], self._rows, self._name(k))
             return found[0][:, None], found[1]
-        grad = c.new_zeros(problem.n_features, c.shape[1])
+        grad = c.new_zeros(store.n_features, c.shape[1])
         for X, places in self._block(k):
             part = c[places]
             if X.ndim == 3:
@@ -124,11 +117,11 @@ class TensorBlocks:
         self, k: Block, w: Tensor, b: Tensor, q: Tensor, minus: Tensor
     ) -> tuple[Tensor, Tensor]:
         """``sum over a block of x (q s - minus)``, with vectors `q` and `minus` of all rows."""
-        problem = self.problem
+        store, loss = self.store, self.loss
         if self._kernels is not None:
             found = self._kernels.visit(
-                problem.X, problem.y, w[:, 0], b, q, minus[:, 0], self._rows, self._name(k),
-                code=problem.loss.code, parameter=problem.loss.parameter,
+                store.X, store.y, w[:, 0], b, q, minus[:, 0], self._rows, self._name(k),
+                code=loss.code, parameter=loss.parameter,
             )  # fmt: skip
             return found[0][:, None], found[1]
         slopes = self.evaluate(k, w, b)[1]
@@ -136,17 +129,18 @@ class TensorBlocks:
 
     def gradient(self, w: Tensor, b: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """``sum_i q_i grad l_i`` over the rows of noticeable weight."""
-        problem, least = self.problem, NOTICEABLE / self.problem.n_samples
+        store, loss = self.store, self.loss
+        least = NOTICEABLE / store.n_samples
         if self._kernels is not None:
             found = self._kernels.visit(
-                problem.X, problem.y, w[:, 0], b, q, None, *self.store.all_rows,
-                code=problem.loss.code, parameter=problem.loss.parameter, negligible=least,
+                store.X, store.y, w[:, 0], b, q, None, *store.all_rows,
+                code=loss.code, parameter=loss.parameter, negligible=least,
             )  # fmt: skip
             return found[0][:, None], found[1]
         grad, total = torch.zeros_like(w), torch.zeros_like(b)
         for some in torch.nonzero(q > least)[:, 0].split(max(64, _GATHERED // w.shape[0])):
-            X = problem.X[some].to(w.dtype)
-            slopes = self._loss.evaluate(problem.y[some], X @ w + b)[1] * q[some, None]
+            X = store.X[some].to(w.dtype)
+            slopes = self._loss.evaluate(store.y[some], X @ w + b)[1] * q[some, None]
             grad += X.T @ slopes
             total += slopes.sum(0)
         return grad, total
@@ -160,7 +154,7 @@ class TensorBlocks:
         size = self.sizes[k]
         if self._copies:
             return [(self._copies[k], slice(0, size))]
-        X, kind = self.problem.X, self.problem.p.dtype
+        X, kind = self.store.X, self.store.p.dtype
         whole = X.shape[0] // self.group
         groups = X[: whole * self.group].view(whole, self.group, -1)[k :: self.count]
         inside = groups.shape[0] * self.group

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import locked
-from drago.problem import DROProblem
 from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
@@ -81,20 +80,20 @@ class Unsettled:
 
     @classmethod
     def made_for(
-        cls, problem: DROProblem, slices: Sequence[slice], oracle: Any, u: Vector
+        cls, divergence: Any, slices: Sequence[slice], oracle: Any, u: Vector
     ) -> Unsettled | None:
         """Lists, where weights can be settled and it pays to know which are."""
-        if not isinstance(oracle, CappedOracle) or problem.divergence.name != "chi2":
+        if not isinstance(oracle, CappedOracle) or divergence.name != "chi2":
             return None
-        n, count = problem.n_samples, len(slices)
+        n, count = u.size, len(slices)
         is_large = n >= LEAST_ROWS and _LEAST_BLOCKS <= count <= n // _LEAST_BLOCK
         return cls(slices, oracle, u) if is_large and oracle.cap > 1 else None
 
     @classmethod
-    def compile(cls, few: DROProblem) -> None:
+    def compile(cls, divergence: Any, oracle: Any) -> None:
         """Compile the steps on lists, on a few rows."""
-        oracle, n = few.dual_oracle(), few.n_samples
-        if not isinstance(oracle, CappedOracle) or few.divergence.name != "chi2":
+        n = oracle.p.size
+        if not isinstance(oracle, CappedOracle) or divergence.name != "chi2":
             return
         table, q = np.zeros(n), np.full(n, 1.0 / n)
         lists = cls([slice(0, n)], oracle, np.zeros(n))

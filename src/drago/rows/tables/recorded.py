@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from drago.rows.base import Evaluation
-
-if TYPE_CHECKING:
-    from drago.torch_engine.iterations import TensorIterations
 
 # Kinds of work that have been done once: what they need is compiled, which cannot be recorded.
 _COMPILED: set[Any] = set()
@@ -35,44 +32,42 @@ class Rounds:
         What has been recorded.
     """
 
-    def __init__(self, state: TensorIterations) -> None:
-        # Without the proxy, state and rounds would keep each other until a collection.
-        self.state: Any = weakref.proxy(state)
+    def __init__(self, iterations: Any) -> None:
+        # Without the proxy, the two would keep each other until a collection.
+        self.iterations: Any = weakref.proxy(iterations)
+        self.tables = tables = iterations.tables
         self.graphs: dict[str, Any] = {}
         self._has_room = True
-        problem: Any = state.problem
+        problem, rows, blocks = tables.problem, tables.rows, tables.blocks
         # For each iteration: three blocks, whether the first is known, four step sizes.
-        self._plan = state.p.new_zeros((_LINES, 8))
-        self._place = torch.zeros(1, dtype=torch.int64, device=problem.rows.device)
+        self._plan = tables.p.new_zeros((_LINES, 8))
+        self._place = torch.zeros(1, dtype=torch.int64, device=rows.device)
         self._visit: list[torch.Tensor] = []
         self._summaries: dict[bool, torch.Tensor] = {}
+        self._shapes: list[Any] = []
         self._kind = (
-            type(state), type(problem.loss), problem.uncertainty.kind, problem.divergence.name,
-            problem.X.dtype, problem.n_features, problem.rows.device, problem.rows.is_uniform,
-            state.blocks.count, state.blocks.group, state.mean is None, state._basis is None,
-            problem.n_samples.bit_length(),
+            tables.kind, type(problem.loss), problem.uncertainty.kind, problem.divergence.name,
+            rows.X.dtype, rows.n_features, rows.device, rows.is_uniform, blocks.count, blocks.group,
+            iterations.mean is None, iterations.metric.basis is None,
+            rows.n_samples.bit_length(),
         )  # fmt: skip
 
     def run(self, pairs: Sequence[tuple[int, int]], refresh: bool) -> Evaluation | None:
-        """See `drago.solvers.drago.iterations.run_round`."""
-        state = self.state
+        """See `drago.solvers.drago.iterations.Iterations.round`."""
+        iterations = self.iterations
         for first in range(0, len(pairs), _LINES):
             self._iterate(pairs[first : first + _LINES])
         if refresh and not self._visit:
-            self._visit = [torch.empty_like(state.problem.p) for _ in range(3)]
+            self._visit = [torch.empty_like(self.tables.p) for _ in range(3)]
         if refresh:
             self._do("visit and summary", self._visit_and_sum_up)
+            iterations.count_refreshment()
         else:
             self._do("summary", self._sum_up)
-        state._is_fresh = refresh
-        state._mean_w, state._mean_b = state._w, state._b
-        if refresh:
-            state._last_k, state._last_j = -1, -1
-            state._calls += state.problem.n_samples
-            state._visits += state.problem.n_samples
-        state._take_down(self._summaries[refresh])
-        w, b, numbers = state._found
-        if not (refresh and np.isfinite(w).all() and np.isfinite(numbers).all()):
+        found = self.tables.unpacked(self._summaries[refresh], self._shapes)
+        iterations.take_down(found)
+        w, b = found[:2]
+        if not (refresh and all(np.isfinite(part).all() for part in found)):
             return None
         losses, slopes, raw = self._visit
         return Evaluation(w, b, raw[:, None], losses, slopes[:, None])
@@ -80,9 +75,8 @@ class Rounds:
     def _iterate(self, pairs: Sequence[tuple[int, int]]) -> None:
         lines = []
         for i, j in pairs:
-            k, known, numbers = self.state._next(i, j)
+            k, known, numbers = self.iterations.plan(i, j)
             lines.append([i, j, k, known, *numbers])
-            self.state._is_fresh = False
         self._plan[: len(lines)] = torch.tensor(lines, dtype=self._plan.dtype)
         self._place.zero_()
         for _ in pairs:
@@ -94,18 +88,20 @@ class Rounds:
         line = self._plan.index_select(0, self._place)[0]
         self._place += 1
         i, j, k = line[:3].to(torch.int64).split(1)
-        self.state._advance(i, j, k, line[3] > 0, False, *line[4:].unbind(0))
+        self.iterations.advance(i, j, k, line[3] > 0, False, *line[4:].unbind(0))
 
     def _visit_and_sum_up(self) -> None:
-        state = self.state
+        iterations, tables = self.iterations, self.tables
         losses, slopes, raw = self._visit
-        state.problem.rows.visit(state.problem.loss, state._w, state._b, losses, slopes, raw)
-        state._fill(losses, slopes[:, None])
-        state._is_fresh = True
-        self._sum_up()
+        w, b = iterations.point
+        tables.rows.visit(tables.problem.loss, w, b, losses, slopes, raw)
+        iterations.fill(Evaluation(w, b, raw[:, None], losses, slopes[:, None]), "exact")
+        self._sum_up(is_fresh=True)
 
-    def _sum_up(self) -> None:
-        self._summaries[self.state._is_fresh] = self.state._summary()
+    def _sum_up(self, is_fresh: bool = False) -> None:
+        summary = self.iterations.summary(is_fresh)
+        self._shapes = [part.shape for part in summary]
+        self._summaries[is_fresh] = self.tables.packed(summary)
 
     def _do(self, name: str, work: Callable[[], None]) -> None:
         if name in self.graphs:

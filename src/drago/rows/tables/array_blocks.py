@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.problem import DROProblem
+from drago.rows.tables.base import NOTICEABLE
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -33,15 +33,14 @@ _GROUP = 256
 _PLENTY = 64
 # Entries of X below which it is copied in the order of the blocks.
 SMALL = 1 << 19
-# Entries of X that are gathered at a time, and the weight (times n) below which a row is not.
+# Entries of X that are gathered at a time.
 _CHUNK = 1 << 18
-NOTICEABLE = 1e-12
 
 
-def deal_out(problem: DROProblem, count: int) -> tuple[int, list[slice]]:
+def deal_out(rows: Any, count: int) -> tuple[int, list[slice]]:
     """Rows in a group, and the places of each block."""
-    n, group = problem.n_samples, 1
-    if not problem.is_sparse and problem.n_entries > SMALL:
+    n, group = rows.n_samples, 1
+    if not rows.is_sparse and rows.n_entries > SMALL:
         while group < _GROUP and n // (2 * group * count) >= _PLENTY:
             group *= 2
     whole = n // group
@@ -51,20 +50,22 @@ def deal_out(problem: DROProblem, count: int) -> tuple[int, list[slice]]:
     return group, [slice(a, b) for a, b in itertools.pairwise(ends)]
 
 
-def has_kernels(problem: DROProblem) -> bool:
+def has_kernels(rows: Any, loss: Any, n_outputs: int) -> bool:
     """Whether visits to large data are compiled: for one output and a loss of our own."""
-    X, loss = problem.X, problem.loss
-    if problem.is_sparse or problem.n_outputs > 1 or not loss.has_kernels:
+    X = rows.X
+    if rows.is_sparse or n_outputs > 1 or not loss.has_kernels:
         return False
     return bool(X.flags.c_contiguous) and X.dtype in (np.float64, np.float32)
 
 
-class Blocks:
-    """The blocks of a problem's rows.
+class ArrayBlocks:
+    """The blocks of rows in arrays.
 
     Parameters
     ----------
-    problem : DROProblem
+    rows : drago.rows.memory.ArrayRows
+    loss : Loss
+    n_outputs : int
     count : int
         The number M of blocks.
     n_threads : int or None
@@ -78,40 +79,44 @@ class Blocks:
         Rows of the largest block.
     """
 
-    def __init__(self, problem: DROProblem, count: int, n_threads: int | None = 1) -> None:
-        self.problem, self.count = problem, count
-        n, d, k = problem.n_samples, problem.n_features, problem.n_outputs
-        entries = problem.n_entries
-        self._copied = not problem.is_sparse and entries <= SMALL
-        self.y, self._rows, self._pool = problem.y, [], None
+    def __init__(
+        self, rows: Any, loss: Any, n_outputs: int, count: int, n_threads: int | None = 1
+    ) -> None:
+        self.rows, self.loss, self.n_outputs, self.count = rows, loss, n_outputs, count
+        n, d, k = rows.n_samples, rows.n_features, n_outputs
+        entries = rows.n_entries
+        self._copied = not rows.is_sparse and entries <= SMALL
+        self.y, self._rows, self._pool = rows.y, [], None
         if count == 1 and self._copied and entries * k < 2 * _PART:  # one part, and no thread
             self._group, self._whole, self.largest = 1, n, n
-            self.slices, self._parts = [slice(0, n)], [[(0, n)]]
-            self._rows, self._is_compiled = [np.ascontiguousarray(problem.X, np.float64)], False
+            self.slices, self.sizes, self._parts = [slice(0, n)], [n], [[(0, n)]]
+            self._rows, self._is_compiled = [np.ascontiguousarray(rows.X, np.float64)], False
             return
-        self._group, self.slices = deal_out(problem, count)
+        self._group, self.slices = deal_out(rows, count)
         c = self._group
         self._whole = n // c  # groups; a last one may be smaller
-        sizes = [rows.stop - rows.start for rows in self.slices]
+        sizes = self.sizes = [places.stop - places.start for places in self.slices]
         self.largest = max(sizes)
         if count > 1:
-            self.y = self.gather(problem.y)
+            self.y = self.gather(rows.y)
             self.y.flags.writeable = False  # as the problem's is: to Numba a type of its own
         parts = entries * k // (count * _PART)
-        if problem.is_sparse:  # partial sums are dense
+        if rows.is_sparse:  # partial sums are dense
             parts = min(parts, entries // (4 * count * d))
         parts = max(1, min(parts, min(sizes) // c))
         self._parts = [self._cut(size, parts) for size in sizes]
         threads = _cores() if n_threads is None else n_threads
         # A loss without kernels, as a user's function, holds the interpreter anyway.
-        threads = min(threads, parts) if problem.loss.has_kernels else 1
+        threads = min(threads, parts) if loss.has_kernels else 1
         if threads > 1:
             self._pool = ThreadPoolExecutor(threads)
         if self._copied:
-            X = problem.X if count == 1 else self.gather(problem.X)
+            X = rows.X if count == 1 else self.gather(rows.X)
             X = np.ascontiguousarray(X, dtype=np.float64)
-            self._rows = [X[rows] for rows in self.slices]
-        self._is_compiled = not self._copied and self._group >= 4 and has_kernels(problem)
+            self._rows = [X[places] for places in self.slices]
+        self._is_compiled = (
+            not self._copied and self._group >= 4 and has_kernels(rows, loss, n_outputs)
+        )
         if self._is_compiled:
             self._take_kernels()
         if self._pool is not None:
@@ -120,18 +125,17 @@ class Blocks:
     @cached_property
     def _partial(self) -> npt.NDArray[np.float64]:
         """Room for the sums over parts of a block."""
-        problem = self.problem
         most = max(map(len, self._parts))
-        return np.empty((most, problem.n_features, problem.n_outputs))
+        return np.empty((most, self.rows.n_features, self.n_outputs))
 
     @cached_property
     def _raw(self) -> Matrix:
         """Room for the raw predictions of a block, which compiled visits do not need."""
-        return np.empty((0 if self._is_compiled else self.largest, self.problem.n_outputs))
+        return np.empty((0 if self._is_compiled else self.largest, self.n_outputs))
 
     @cached_property
     def _slopes(self) -> Matrix:
-        return np.empty((self.largest, self.problem.n_outputs))
+        return np.empty((self.largest, self.n_outputs))
 
     @cached_property
     def _losses(self) -> Vector:
@@ -141,13 +145,13 @@ class Blocks:
         from drago.kernels import blocks
 
         self._kernels = blocks
-        self._X = self.problem.X.view()
+        self._X = self.rows.X.view()
         self._X.flags.writeable = False  # to Numba that is a type of its own
 
     @classmethod
-    def compile(cls, few: DROProblem) -> None:
+    def compile(cls, few: Any, loss: Any) -> None:
         """Compile the visits to large data, on a few rows of their kind."""
-        blocks, n = cls(few, 1), few.n_samples
+        blocks, n = cls(few, loss, 1, 1), few.n_samples
         blocks._is_compiled = True
         blocks._take_kernels()
         model = np.zeros((few.n_features, 1)), np.zeros(1)
@@ -160,7 +164,7 @@ class Blocks:
     @property
     def whole(self) -> Matrix:
         """The rows of a single block, read-only: to Numba that is a type of its own."""
-        rows = (self._rows[0] if self._rows else self.problem.X).view()
+        rows = (self._rows[0] if self._rows else self.rows.X).view()
         rows.flags.writeable = False
         return rows
 
@@ -218,7 +222,7 @@ class Blocks:
 
     def evaluate(self, k: int, w: Matrix, b: Vector, losses: Vector, slopes: Matrix) -> None:
         """Losses and slopes of block `k`, written to arrays of its size."""
-        y, loss = self.y[self.slices[k]], self.problem.loss
+        y, loss = self.y[self.slices[k]], self.loss
         raw = self._raw[: y.shape[0]]
 
         def part(lo: int, hi: int) -> None:
@@ -295,13 +299,12 @@ class Blocks:
         Rows are gathered a few at a time, so that what is gathered stays in the cache. `known`
         holds the slopes at `w` of blocks that were evaluated already.
         """
-        problem = self.problem
         if self._copied:
             return self._gradient_of_all(q, w, b, known)
         if self._is_compiled:
             return self._compiled_gradient(q, w, b)
         chunks: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
-        chunk = max(64, _CHUNK // max(1, problem.n_entries // problem.n_samples))
+        chunk = max(64, _CHUNK // max(1, self.rows.n_entries // self.rows.n_samples))
         size = 0
         for k, rows in enumerate(self.slices):
             places = np.flatnonzero(q[rows] > NOTICEABLE / q.size)
@@ -313,12 +316,12 @@ class Blocks:
 
         def part(index: int, _: int) -> None:
             places, rows = chunks[index]
-            X = _take(problem, rows)
+            X = _take(self.rows, rows)
             raw = np.asarray(X @ w)
             if b.any():
                 raw = raw + b
             losses, slopes = np.empty(rows.size), np.empty(raw.shape)
-            problem.loss.evaluate_into(self.y[places], raw, losses, slopes)
+            self.loss.evaluate_into(self.y[places], raw, losses, slopes)
             slopes *= q[places][:, None]
             partial[index] = np.asarray(X.T @ slopes), slopes.sum(axis=0)
 
@@ -349,7 +352,7 @@ class Blocks:
     def _compiled_gradient(self, q: Vector, w: Matrix, b: Vector) -> tuple[Matrix, Vector, int]:
         """The rows in the order of X, which is how memory likes them."""
         X, starts = self._X, np.array([rows.start for rows in self.slices])
-        groups = -(-self.problem.n_samples // self._group)
+        groups = -(-self.rows.n_samples // self._group)
         count = min(groups, self.count * max(map(len, self._parts)))
         ends = [groups * i // count for i in range(count + 1)]
         partial, sums = np.empty((count, w.shape[0])), np.empty((count, 1))
@@ -375,8 +378,8 @@ class Blocks:
                 pass
 
     def _predict(self, k: int, lo: int, hi: int, w: Matrix, raw: Matrix) -> None:
-        X = self.problem.X
-        if self.problem.is_sparse:
+        X = self.rows.X
+        if self.rows.is_sparse:
             from drago.kernels.drago import csr_predict
 
             first = k + lo * self.count
@@ -394,7 +397,7 @@ class Blocks:
 
     def _model(self, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """Coefficients, intercept and loss as the kernels take them."""
-        loss = self.problem.loss
+        loss = self.loss
         return w.ravel(), float(b[0]), loss.code, loss.parameter
 
     def _room(self) -> npt.NDArray[np.int64]:
@@ -403,13 +406,13 @@ class Blocks:
 
     def _weighted(self, k: int, lo: int, hi: int, weights: Matrix, out: Matrix) -> None:
         """``out = X' weights`` for places of block `k`, with the weights of all of it."""
-        X = self.problem.X
+        X = self.rows.X
         if self._is_compiled:
             places = self._places(k, lo, hi)
             self._kernels.accumulate(*places, weights[:, 0], self._room(), out[:, 0])
             return
         weights = weights[lo:hi]
-        if self.problem.is_sparse:
+        if self.rows.is_sparse:
             from drago.kernels.drago import csr_accumulate
 
             out[:] = 0.0
@@ -428,7 +431,7 @@ class Blocks:
         if self._rows:
             return self._rows[k][lo:hi]
         c = self._group
-        groups, rest = self._of_block(self.problem.X, k)
+        groups, rest = self._of_block(self.rows.X, k)
         if lo >= groups.shape[0] * c:
             rows = rest
         else:
@@ -443,8 +446,8 @@ def _cores() -> int:
     return os.cpu_count() or 1  # pragma: no cover
 
 
-def _take(problem: DROProblem, rows: npt.NDArray[np.int64]) -> Any:
-    X = problem.X
-    if problem.is_sparse or X.dtype != np.float64:
-        return X[rows].astype(np.float64)
-    return np.take(X, rows, axis=0)
+def _take(rows: Any, index: npt.NDArray[np.int64]) -> Any:
+    X = rows.X
+    if rows.is_sparse or X.dtype != np.float64:
+        return X[index].astype(np.float64)
+    return np.take(X, index, axis=0)

@@ -1,0 +1,1 @@
+"""What DRAGO last saw of each row, in tables: on arrays, on tensors, in parts."""
