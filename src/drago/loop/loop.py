@@ -17,7 +17,7 @@ import numpy.typing as npt
 from drago._interrupts import guard
 from drago._validation import are_finite
 from drago.certificate.search import AMPLE
-from drago.files.checkpoint import State as CheckpointState
+from drago.files.checkpoint import State
 from drago.loop.best import Best
 from drago.loop.budget import Budget
 from drago.loop.clock import Clock
@@ -31,8 +31,8 @@ from drago.loop.protocol import Counts
 from drago.loop.protocol import Diverged as Diverged
 from drago.loop.protocol import Enough as Enough
 from drago.loop.protocol import Iterate as Iterate
+from drago.loop.protocol import Progress as Progress
 from drago.loop.protocol import Start as Start
-from drago.loop.protocol import State as State
 from drago.loop.protocol import Stop as Stop
 from drago.loop.resume import Checkpoints
 from drago.loop.start import start_on_a_part
@@ -57,7 +57,7 @@ class Loop:
     time_limit : float or None
         Seconds, compilation not counted.
     callback : callable or None
-        Called with a `State` at each certificate; a true return value stops the solve.
+        Called with a `Progress` at each certificate; a true return value stops the solve.
     random_state : int
         Seed for the methods that draw.
     start : Start, optional
@@ -96,7 +96,7 @@ class Loop:
         tol: float,
         max_iter: int | None = None,
         time_limit: float | None = None,
-        callback: Callable[[State], Any] | None = None,
+        callback: Callable[[Progress], Any] | None = None,
         random_state: int = 0,
         start: Start | None = None,
         checkpoints: Checkpoints | None = None,
@@ -245,7 +245,7 @@ class Loop:
                 self.budget.spend_on_metric(passes)
         return self.metric
 
-    def rest(self, snapshot: Callable[[], CheckpointState]) -> None:
+    def rest(self, snapshot: Callable[[], State]) -> None:
         """For a method that can be resumed: `snapshot` holds all it needs to go on from here."""
         if self._checkpoints is not None:
             self._checkpoints.rest(self, snapshot)

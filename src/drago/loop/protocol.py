@@ -109,7 +109,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class State:
+class Progress:
     """What a callback sees at each certificate."""
 
     n_iter: int

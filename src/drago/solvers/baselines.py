@@ -168,7 +168,7 @@ class Prospect(Method):
         return _ProspectRun(problem, loop).run(self.step_size)
 
 
-class _Run:
+class _StochasticRun:
     """One run: the point in the kernels' form, and the control of the step size."""
 
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
@@ -290,7 +290,7 @@ def _set_codes(oracle: Any) -> tuple[int, int, float, Vector]:
     return SPECTRAL, divergence, 0.0, oracle.uncertainty.masses(oracle.p)
 
 
-class _SGDRun(_Run):
+class _SGDRun(_StochasticRun):
     weight = 1.0
 
     def __init__(self, problem: DROProblem, loop: Loop, settings: SGD) -> None:
@@ -324,7 +324,7 @@ class _SGDRun(_Run):
         return total / self.n + 0.5 * problem.mu * float(np.dot(self.w, self.w))
 
 
-class _LSVRGRun(_Run):
+class _LSVRGRun(_StochasticRun):
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         super().__init__(problem, loop)
         self.oracle = problem.dual_oracle()
@@ -354,7 +354,7 @@ class _LSVRGRun(_Run):
         return merit
 
 
-class _ProspectRun(_Run):
+class _ProspectRun(_StochasticRun):
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         super().__init__(problem, loop)
         self.oracle = problem.dual_oracle()

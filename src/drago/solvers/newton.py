@@ -100,7 +100,7 @@ class Newton(Method):
             raise ValueError(f"solver 'newton' does not know the curvature of {problem.loss!r}.")
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        run = _Run(problem, loop)
+        run = _NewtonRun(problem, loop)
         c = run.first_c()
         idle, least = 0, _LEAST * c
         while idle < _IDLE and c >= least:
@@ -135,8 +135,8 @@ class _Move:
     """Whether more of them are of no use to the stage."""
 
 
-class _Run:
-    """Where the method stands, and the count of what it cost."""
+class _NewtonRun:
+    """One run: where the method stands, and the count of what it cost."""
 
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         self.problem, self.loop = problem, loop
@@ -220,7 +220,7 @@ class _Run:
 class _Stage:
     """The objective ``P_c``: that of a larger shift cost, at losses with ``c mirror(q0)`` added."""
 
-    def __init__(self, run: _Run, c: float) -> None:
+    def __init__(self, run: _NewtonRun, c: float) -> None:
         self.run, self.c = run, c
         self.problem = run.problem._replace(nu=run.problem.nu + c)
         self.shift, self.constant = run.problem.rows.scaled(run.mirror, c), c * run.base
