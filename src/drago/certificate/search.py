@@ -10,7 +10,7 @@ import numpy as np
 from drago._interrupts import poll
 from drago.certificate.bounds import curvature_bound, newton_like_step, tangent_bound
 from drago.certificate.certificate import Certificate, lower_bound, relative
-from drago.certificate.cost import affordable_rows, curvature_cost, order
+from drago.certificate.cost import affordable_rows, curvature_cost, n_unknowns
 from drago.certificate.hessian import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.rows.base import Gradient, RowVector
@@ -33,7 +33,7 @@ _FEW = 20
 _CHEAP = 0.5
 
 
-class Search:
+class GapSearch:
     """The best gap at one point over candidate weights and bounds."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Search:
         if slack >= self.gap:
             return tried
         cheap = problem.rows.has_cheap_gram(problem.loss)
-        size = support if cheap else max(_FEW * order(problem), 8 * tried)
+        size = support if cheap else max(_FEW * n_unknowns(problem), 8 * tried)
         while True:
             limit = min(affordable_rows(problem, self.credit), support)
             if most is not None:
@@ -186,7 +186,7 @@ class Search:
         problem, ev = self.problem, self.ev
         if not problem.constraint.is_everything:
             return True
-        n_rows = min(20 * order(problem), affordable_rows(problem, self.credit))
+        n_rows = min(20 * n_unknowns(problem), affordable_rows(problem, self.credit))
         if n_rows == 0:
             return True
         step = newton_like_step(problem, ev, q, n_rows)

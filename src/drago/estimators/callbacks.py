@@ -20,7 +20,7 @@ except ImportError:  # scikit-learn < 1.9
         return method
 
 
-class Task:
+class FitTask:
     """A fit as scikit-learn's callbacks see it: one task, with a subtask for each certificate.
 
     Parameters

@@ -40,7 +40,7 @@ _DIGEST_SIZE = 64
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """One kind of file: what it is called, the version of its format, and its error.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from drago.certificate.cost import curvature_cost, order
+from drago.certificate.cost import curvature_cost, n_unknowns
 from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
@@ -58,13 +58,13 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if not problem.constraint.has_bounds:
         where = f"because it stays in {problem.constraint!r}; "
         affordable = Newton.is_affordable(problem)
-        if affordable and problem.n_entries <= SMALL and order(problem) <= _FEW_UNKNOWNS:
+        if affordable and problem.n_entries <= SMALL and n_unknowns(problem) <= _FEW_UNKNOWNS:
             return Newton(), (Drago(),), f"auto took newton, {where}"
         return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
     if not problem.rows.has("compiled"):
         where = "on a device" if problem.rows.is_linear else "for a model that is not linear"
         return IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "
-    unknowns = order(problem)
+    unknowns = n_unknowns(problem)
     if _is_for_newton(problem):
         why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
         return Newton(), (IN_METRIC,), why
@@ -91,7 +91,7 @@ def _rows_in_tail(problem: DROProblem) -> float:
 
 def _is_for_newton(problem: DROProblem) -> bool:
     """Whether its steps are possible, and the fastest."""
-    unknowns, rows = order(problem), _rows_in_tail(problem)
+    unknowns, rows = n_unknowns(problem), _rows_in_tail(problem)
     if problem.is_sparse or unknowns > _FEW_UNKNOWNS:
         return False
     try:
