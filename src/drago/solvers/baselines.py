@@ -18,9 +18,7 @@ from drago._validation import check_integer, check_number, check_option
 from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.terms.uncertainty.balls import BallOracle
-from drago.terms.uncertainty.capped import CappedOracle
-from drago.terms.uncertainty.spectral import SpectralOracle
+from drago.terms.uncertainty import DualOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -277,17 +275,10 @@ def _rows(problem: DROProblem) -> tuple[Any, Any, Any]:
     return values, np.empty(0, np.int32), np.empty(0, np.int32)
 
 
-def _set_codes(oracle: Any) -> tuple[int, int, float, Vector]:
+def _set_codes(oracle: DualOracle) -> tuple[int, int, float, Vector]:
     """Family, divergence, parameter and spectrum of a set for the kernels."""
-    from drago.kernels.baselines import BALL, CAPPED, CHI2, KL, SPECTRAL
-
-    divergence = CHI2 if oracle.divergence.name == "chi2" else KL
-    if isinstance(oracle, CappedOracle):
-        return CAPPED, divergence, oracle.cap, np.empty(0)
-    if isinstance(oracle, BallOracle):
-        return BALL, divergence, oracle.radius, np.empty(0)
-    assert isinstance(oracle, SpectralOracle)
-    return SPECTRAL, divergence, 0.0, oracle.uncertainty.masses(oracle.p)
+    assert oracle.family is not None
+    return oracle.family, oracle.divergence.code, oracle.parameter, oracle.spectrum
 
 
 class _SGDRun(_StochasticRun):

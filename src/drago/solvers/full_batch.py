@@ -171,7 +171,7 @@ class AGOG(Method):
     name = "agog"
 
     def check(self, problem: DROProblem) -> None:
-        if problem.divergence.name != "chi2" or problem.uncertainty.is_users:
+        if not problem.divergence.is_chi2 or problem.uncertainty.is_users:
             raise ValueError(
                 f"solver {self.name!r} takes divergence='chi2' and built-in sets, but the problem "
                 f"has {problem.divergence.name!r} and {problem.uncertainty!r}."

@@ -26,7 +26,6 @@ from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.compiled import is_capped_chi2
-from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -317,7 +316,6 @@ class _CompiledStage(_Stage):
         from drago.kernels.newton import capped_newton
 
         run, problem, ev = self.run, self.problem, self.run.ev
-        assert isinstance(run.oracle, CappedOracle)
         steps, trials, self.tau, promise, value, level, state, *there = capped_newton(
             problem.X,
             problem.y,

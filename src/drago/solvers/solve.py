@@ -8,6 +8,7 @@ from typing import Any
 
 from drago._interrupts import interruptible
 from drago._validation import check_integer, check_number, check_option, shown
+from drago.certificate.search import FEASIBILITY
 from drago.loop.loop import Loop
 from drago.loop.messages import narrated
 from drago.loop.method import Method, Solver, adapted
@@ -190,9 +191,9 @@ def _are_weights(q: Any, problem: DROProblem) -> bool:
     """Whether weights of another problem may start this one."""
     if problem.uncertainty.is_users:
         return False
-    if problem.divergence.name == "kl" and not problem.rows.extremes(q)[0] > 0:
+    if problem.divergence.is_steep and not problem.rows.extremes(q)[0] > 0:
         return False  # a weight of 0 could never grow again
-    return bool(problem.violation(q) <= 1e-9)
+    return bool(problem.violation(q) <= FEASIBILITY)
 
 
 def _on_device(problem: DROProblem, device: Any) -> DROProblem:

@@ -174,7 +174,7 @@ class _Compiled(Loss):
         """Why these arrays are not taken."""
         given = [np.asarray(values) for values in (y, raw, *weights)]
         kinds = "".join(values.dtype.kind for values in given)
-        several = isinstance(self, Multinomial)
+        several = self.has_class_hessian
         numbers = set(kinds) <= set("biuf") and not (several and kinds[0] not in "iu")
         labels = " of integers in [0, n_outputs)" if several else ""
         return (ValueError if numbers else TypeError)(
