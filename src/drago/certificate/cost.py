@@ -7,7 +7,9 @@ import math
 from drago.problem import DROProblem
 
 # Unknowns beyond which a dense factorisation is not attempted.
-MOST_UNKNOWNS = 2000
+_MOST_UNKNOWNS = 2000
+# Rows for each unknown with which a curvature bound begins to be of use.
+_ROWS_PER_UNKNOWN = 20
 
 
 def has_curvature_bound(problem: DROProblem) -> bool:
@@ -20,6 +22,11 @@ def has_curvature_bound(problem: DROProblem) -> bool:
 def n_unknowns(problem: DROProblem) -> int:
     """Number of unknowns, the intercepts included."""
     return (problem.n_features + int(problem.fit_intercept)) * problem.n_outputs
+
+
+def few_rows(problem: DROProblem) -> int:
+    """How many rows a curvature bound takes to be of use."""
+    return _ROWS_PER_UNKNOWN * n_unknowns(problem)
 
 
 def _pass_cost(problem: DROProblem) -> float:
@@ -35,8 +42,8 @@ def curvature_cost(problem: DROProblem, n_rows: float) -> float:
 
 def affordable_rows(problem: DROProblem, passes: float) -> int:
     """How many rows a curvature bound may use for that many passes; 0 if too few to be of use."""
-    if not has_curvature_bound(problem) or n_unknowns(problem) > MOST_UNKNOWNS:
+    if not has_curvature_bound(problem) or n_unknowns(problem) > _MOST_UNKNOWNS:
         return 0
     m = float(n_unknowns(problem))
     rows = min((passes * _pass_cost(problem) - 2.0 * m**3) / m**2, float(problem.n_samples))
-    return int(rows) if rows >= min(problem.n_samples, 20 * m) else 0
+    return int(rows) if rows >= min(problem.n_samples, few_rows(problem)) else 0

@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from drago.certificate.cost import curvature_cost, n_unknowns
 from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
-from drago.solvers.drago.blocks import SMALL
 from drago.solvers.drago.method import Drago
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 
-# The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where they are
-# compiled and the unknowns few: on small data, and at kinks if the Hessian of the tail costs no
-# more than so many passes. Where they are not, if the tail holds about as many rows as there are
-# unknowns.
-_FEW_UNKNOWNS = 250
-_CHEAP_TAIL = 1.5
-_THIN = (0.2, 2.0)
-# Or in balls on tiny data with the logistic loss, whose curvature changes on the way; or on still
-# less of it where the shift cost is this share of the objective at w = 0; or for several outputs
-# with no more unknowns than this, and little l2_reg.
-_TINY = 1 << 15
-_KINKS = 0.01
-_VERY_FEW_UNKNOWNS = 20
-# A metric is of no use where its greatest and least curvature differ by no more than this; looked
-# for on data where a look costs little.
-_WELL_CONDITIONED = 5.0
-_MANY_ROWS = 5000
-_FEW_FEATURES = 100
-# Nor with several outputs and fewer rows than this many times the unknowns, for little l2_reg.
-_ROWS_PER_UNKNOWN = 10
-_LITTLE = 0.1
+
+@dataclass(frozen=True)
+class _AutoRule:
+    """The thresholds of `choose`, fitted on benchmarks/measurements/solvers.csv."""
+
+    few_unknowns: int = 250
+    """Unknowns up to which Newton steps may be the fastest."""
+    small: int = 1 << 19
+    """Entries of X on which they are, where they are compiled; twice that without a shift cost."""
+    cheap_tail: float = 1.5
+    """On more entries: passes that the Hessian of the tail may cost, where there are kinks."""
+    thin_tail: tuple[float, float] = (0.2, 2.0)
+    """Rows in the tail for each unknown, from and to, with which they are, compiled or not."""
+    tiny: int = 1 << 15
+    """Entries of X on which they are in balls with the logistic loss; for small shift costs, a
+    quarter of that."""
+    small_shift_cost: float = 0.01
+    """As a share of the objective at w = 0."""
+    very_few_unknowns: int = 20
+    """Unknowns up to which they are with several outputs, for a small l2_reg."""
+    small_l2_reg: float = 0.1
+    rows_per_unknown: int = 10
+    """With fewer and several outputs a metric is of no use, for a small l2_reg."""
+    well_conditioned: float = 5.0
+    """Nor is it where its greatest and least curvature differ by no more than this factor."""
+    few_features: int = 100
+    """Features up to which that is looked at."""
+    many_rows: int = 5000
+    """Rows from which on it is, for losses of constant curvature; without a shift cost, always."""
+
+
+_RULE = _AutoRule()
 IN_METRIC = LBFGS(metric="auto", progressive=True, memory=40)
 
 
@@ -58,7 +69,11 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if not problem.constraint.has_bounds:
         where = f"because it stays in {problem.constraint!r}; "
         affordable = Newton.is_affordable(problem)
-        if affordable and problem.n_entries <= SMALL and n_unknowns(problem) <= _FEW_UNKNOWNS:
+        if (
+            affordable
+            and problem.n_entries <= _RULE.small
+            and n_unknowns(problem) <= _RULE.few_unknowns
+        ):
             return Newton(), (Drago(),), f"auto took newton, {where}"
         return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
     if not problem.rows.has("compiled"):
@@ -73,8 +88,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if _is_well_conditioned(problem):
         why = "auto took lbfgs, for well-conditioned features; "
         return LBFGS(), () if users else (IN_METRIC,), why
-    few = problem.n_samples < _ROWS_PER_UNKNOWN * problem.n_features * problem.n_outputs
-    if problem.n_outputs > 1 and few and problem.mu < _LITTLE:
+    few = problem.n_samples < _RULE.rows_per_unknown * problem.n_features * problem.n_outputs
+    if problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg:
         why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
         return LBFGS(), () if users else (IN_METRIC,), why
     others: tuple[Method, ...] = ()
@@ -92,38 +107,38 @@ def _rows_in_tail(problem: DROProblem) -> float:
 def _is_for_newton(problem: DROProblem) -> bool:
     """Whether its steps are possible, and the fastest."""
     unknowns, rows = n_unknowns(problem), _rows_in_tail(problem)
-    if problem.is_sparse or unknowns > _FEW_UNKNOWNS:
+    if problem.is_sparse or unknowns > _RULE.few_unknowns:
         return False
     try:
         Newton().check(problem)
     except ValueError:
         return False
     if problem.n_outputs > 1:
-        return unknowns <= _VERY_FEW_UNKNOWNS and problem.mu < _LITTLE
-    if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns:
+        return unknowns <= _RULE.very_few_unknowns and problem.mu < _RULE.small_l2_reg
+    if _RULE.thin_tail[0] * unknowns <= rows <= _RULE.thin_tail[1] * unknowns:
         return True
     ball = problem.uncertainty.own_divergence is not None
-    if ball and problem.loss.is_classification and problem.n_entries <= _TINY:
+    if ball and problem.loss.is_classification and problem.n_entries <= _RULE.tiny:
         return True
     if not math.isfinite(rows):
         return False
     if not Newton.is_compiled(problem):
-        kinks = problem.nu <= _KINKS * abs(problem.reference[0])
-        return kinks and problem.n_entries <= _TINY // 4
-    if problem.n_entries <= (SMALL if problem.nu > 0 else 2 * SMALL):
+        kinks = problem.nu <= _RULE.small_shift_cost * abs(problem.reference[0])
+        return kinks and problem.n_entries <= _RULE.tiny // 4
+    if problem.n_entries <= (_RULE.small if problem.nu > 0 else 2 * _RULE.small):
         return True
     # Logistic losses take many steps while the coefficients grow.
     kinks = problem.nu == 0 and problem.loss.is_of_residuals
-    return kinks and curvature_cost(problem, rows) <= _CHEAP_TAIL
+    return kinks and curvature_cost(problem, rows) <= _RULE.cheap_tail
 
 
 def _is_well_conditioned(problem: DROProblem) -> bool:
     """Whether the features are, where that decides."""
-    if problem.n_outputs > 1 or problem.n_features > _FEW_FEATURES:
+    if problem.n_outputs > 1 or problem.n_features > _RULE.few_features:
         return False
-    constant = problem.loss.is_of_residuals and problem.n_samples >= _MANY_ROWS
+    constant = problem.loss.is_of_residuals and problem.n_samples >= _RULE.many_rows
     corners = problem.nu == 0 and problem.uncertainty.own_divergence is None
     if not (constant or corners):
         return False
     curvature = make_metric(problem._replace(mu=0.0), "auto").eigenvalues
-    return bool(curvature.max() <= _WELL_CONDITIONED * curvature.min())
+    return bool(curvature.max() <= _RULE.well_conditioned * curvature.min())
