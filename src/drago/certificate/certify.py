@@ -108,7 +108,7 @@ def judge(
 def judge_with(
     problem: DROProblem, ev: Evaluation, q: Vector | None = None, *, credit: float
 ) -> Certificate:
-    """The certificate that these weights in Q give, or the exact ones: no better are looked for."""
+    """The certificate from these weights in Q, or from the exact ones; no others are tried."""
     oracle = problem.dual_oracle()
     if not problem.is_convex:
         return _flatness(problem, ev, oracle)

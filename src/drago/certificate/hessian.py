@@ -28,10 +28,11 @@ def newton_step(
 ) -> tuple[Matrix, Vector, RowVector] | None:
     """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
 
-    ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
-    times its diagonal added, and times what its diagonal could be. A box holds the coordinates that
-    are pushed to its sides; in a ball the step is the best one for the quadratic model. None where
-    the weights' response is not known.
+    The Hessian is ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses.
+    Damped, it gets two diagonals on top, each times `damping`: its own, and the largest that the
+    curvature of the loss allows. A box holds the coordinates that are pushed to its sides; in a
+    ball the step is the best one for the quadratic model. None where the weights' response is not
+    known.
     """
     box = problem.constraint.bounds(ev.w.shape)
     H = hessian(problem, ev, q, oracle)
@@ -133,9 +134,9 @@ class _MetricRule:
     """When a Hessian makes a good metric, and from how many rows."""
 
     least_rows: int = 2000
-    """Rows that it is taken from, at least,"""
+    """It is taken from at least so many rows."""
     rows_per_feature: int = 600
-    """and for each feature."""
+    """It is taken from at least so many rows for each feature."""
     effective: int = 60
     """Rows that the weights are worth, ``1 / sum q^2``, for each feature: fewer are noise."""
     effective_of_classes: int = 15
@@ -153,9 +154,10 @@ def hessian_metric(
 ) -> tuple[Metric, Vector] | None:
     """The generalised Hessian at a point that is optimal up to `error`, as a metric.
 
-    The shift cost is raised, for the kinks of P between here and the optimum are not where these
-    rows see them. Also the centre of the features for which the intercept does not interfere. None
-    where there is more than one output, too many features, or too few rows of weight.
+    The shift cost is raised, because the kinks of P between here and the optimum are not where
+    these rows see them. Returned with the centre of the features: measured from there, the
+    intercept does not interfere with the coefficients. None where there is more than one output,
+    too many features, or too few rows of weight.
     """
     usable = problem.n_outputs == 1 and problem.n_features <= FULL and has_curvature_bound(problem)
     if not usable or is_box(problem) or problem.uncertainty.is_users:

@@ -30,13 +30,13 @@ class _BoundRule:
     """Which bounds are tried in which order, by what they cost."""
 
     costly: float = 2.0
-    """Passes beyond which the Hessian of all rows of weight is put off. First there are"""
+    """The Hessian of all rows of weight comes last where it costs more passes than this."""
     cheap: float = 0.5
-    """a curvature bound from the heaviest rows, for so many passes, and"""
+    """In that case the heaviest rows come first, as many as so many passes pay for,"""
     approaches: int = 3
-    """so many steps towards the minimum with the Hessian of a few rows, at a pass each."""
+    """and next at most so many steps towards the minimum with the Hessian of a few rows."""
     growth: int = 8
-    """A bound of too few rows is followed by one of this many times as many, at least."""
+    """Where a bound took too few rows, the next one takes at least so many times as many."""
     good_enough: float = 1.5
     """Predictions end when the gap is at most this many times what they have gained."""
 
@@ -149,10 +149,10 @@ class GapSearch:
     def _try_curvature(
         self, q: RowVector, g: Gradient, tried: int = 0, most: int | None = None
     ) -> int:
-        """The curvature of the heaviest rows, few at first: their bound tells how many it takes.
+        """Try the curvature of the heaviest rows: few at first, then as many as it seems to take.
 
-        It falls like one over the weight that takes part, or so. Returns how many rows were
-        `tried`, which are too few for a next time.
+        The bound falls about like one over the number of rows, which tells how many are needed.
+        Returns how many rows were tried; a later call, told of them as `tried`, begins with more.
         """
         problem, support = self.problem, self.problem.rows.count(q)
         slack = self._slack(q)
@@ -251,7 +251,7 @@ class GapSearch:
         return self.known[1]
 
     def _distance(self, q: RowVector) -> float:
-        """The slack, from the problem's rows; where that is infinite, from two objectives."""
+        """The slack from the rows, or from two objectives where the rows cannot tell it."""
         problem, losses = self.problem, self.ev.losses
         if q is self.exact:
             return 0.0

@@ -19,9 +19,9 @@ class _CertificateRule:
     least: float = 4.0
     """What any other one may cost at least: without it one could not tell success."""
     advance: float = 4.0
-    """What all of them may cost beyond their share,"""
+    """What all certificates together may cost beyond their share."""
     share: float = 0.5
-    """which is this part of the method's own passes."""
+    """Their share of the method's own passes."""
     looking: float = 0.1
     """The part of the method's passes that may go into certificates which are due by count."""
     thinning: float = 1.5
@@ -63,7 +63,7 @@ class Budget:
         self.passes += passes
 
     def spend_on_metric(self, passes: float) -> None:
-        """The same, where they leave the credit of certificates as it is."""
+        """The same for passes that a metric took: they do not lower the credit of certificates."""
         self._metric_passes += passes
 
     def total(self, n_passes: float) -> float:

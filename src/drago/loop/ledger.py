@@ -19,7 +19,7 @@ class Ledger:
     ----------
     problem : DROProblem
     clock : Clock
-        The time in each record, and told of what a callback takes.
+        Gives the time of each record, and is told how long callbacks take.
     callback : callable or None
         Called with a `Progress` by `report`.
 

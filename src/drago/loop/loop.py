@@ -76,7 +76,7 @@ class Loop:
     Attributes
     ----------
     clock, budget, goal, judge, ledger
-        The time; what certificates may cost; what ends the solve; who makes them; what was found.
+        The time; what certificates may cost; what ends the solve; who certifies; what was found.
     oracle : DualOracle
         The judge's, for methods too.
     status : Status
@@ -167,12 +167,12 @@ class Loop:
 
     @property
     def has_start(self) -> bool:
-        """Whether that is another point than the trivial model."""
+        """Whether methods start from another point than the trivial model."""
         return self.start_at is not None
 
     @property
     def was_given_a_start(self) -> bool:
-        """Whether it is, and does not come from a method that handed over."""
+        """Whether they do, and the point does not come from a method that handed over."""
         return self.start_at is not None and not any(self.before)
 
     @property
@@ -227,7 +227,7 @@ class Loop:
         return Counts() if last is None else Counts(last.n_iter, last.n_passes, last.n_oracle_calls)
 
     def iterations_left(self, n_iter: int) -> int:
-        """How many a method may make that has made `n_iter`, up to the limit; at least one."""
+        """How many more a method may make that has made `n_iter`; at least one."""
         done = n_iter + self.before.n_iter
         return sys.maxsize if self.max_iter is None else max(self.max_iter - done, 1)
 
@@ -252,7 +252,7 @@ class Loop:
         self.clock.rest()
 
     def hand_over(self, method: Solver, passes: float = np.inf) -> str:
-        """Let another method go on from the best point, for so many passes; it will be named."""
+        """Let another method go on from the best point, for so many passes; messages name it."""
         method = adapted(method)
         try:
             method.check(self.problem)
@@ -280,13 +280,13 @@ class Loop:
     # ------------------------------------------------------------------------ the judgements
 
     def _is_due(self, iterate: Iterate) -> bool:
-        """When the method says so, by its own estimate of the gap, or from time to time."""
+        """Whether a certificate is due: the method or its estimate says so, or it is time again."""
         if iterate.milestone or self.goal.seems_reached(iterate, self.best):
             return True
         return not self.trusting and self.budget.is_look_due(iterate)
 
     def _judge(self, iterate: Iterate, credit: float, aloud: bool = True) -> None:
-        """Have a point certified, and tell the callback unless it has had its say."""
+        """Have a point certified and, with `aloud`, tell the callback."""
         with self.clock.of_evaluations():
             found = self.judge.certify(iterate, credit)
             self.budget.looked(iterate.n_iter)
@@ -353,7 +353,7 @@ class Loop:
             compile_for(self.problem, method, rehearse)
 
     def _is_interrupted(self) -> bool:
-        """Whether an interrupt has come meanwhile; it is the status then."""
+        """Whether an interrupt has come meanwhile, which is then the status."""
         try:
             self._guard.poll()
         except KeyboardInterrupt:

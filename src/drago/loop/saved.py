@@ -44,7 +44,7 @@ def point_forms(problem: DROProblem, prefix: str = "", ending: str = "") -> dict
 
 
 def memory_form(memory: dict[str, Any]) -> Form:
-    """Of an oracle. Where a search begins does not decide where it ends: any number will do."""
+    """The form of an oracle's memory: any numbers, because they do not decide what it finds."""
     return Fields(dict.fromkeys(memory, ANY))
 
 

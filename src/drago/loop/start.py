@@ -19,23 +19,24 @@ class _PartRule:
     """How large the part is, when it pays, and how well it is solved."""
 
     rows_per_unknown: int = 20
-    """Rows of the part for each unknown, at least,"""
+    """The part has at least so many rows an unknown."""
     one_in: int = 8
-    """and one in so many rows."""
+    """It has at least one in so many of all rows."""
     worth: int = 4
-    """It pays where all rows are at least so many times those of the part."""
+    """It pays where there are at least so many times as many rows in all."""
     tol: float = 0.5
-    """Its relative gap, in units of unknowns / rows,"""
+    """The relative gap to which it is solved, in units of unknowns / rows of the part."""
     loosest: float = 1e-2
-    """and at most."""
+    """The largest such gap."""
 
 
 _RULE = _PartRule()
 
 
 def start_on_a_part(loop: Loop, method: Method) -> None:
-    """Solve on evenly spaced rows first, loosely, and so on: a good start for few passes.
+    """Solve the problem on evenly spaced rows first, loosely: a good start for few passes.
 
+    Where these are still many, that solve starts on a part of them in turn.
     The optimum on m rows is about ``unknowns / m`` away from that on all of them; there is no use
     in knowing it better than that.
     """

@@ -17,13 +17,14 @@ class _ThreadRule:
     """When more than one BLAS thread pays."""
 
     tiny: int = 1 << 12
-    """Entries of X up to which BLAS wakes no second thread by itself."""
+    """Up to so many entries of X, BLAS wakes no second thread by itself."""
     small: int = 1 << 20
-    """Entries up to which a second one costs more than it gives."""
+    """Up to so many entries, a second thread costs more than it gives."""
     few_unknowns: int = 128
-    """The same for the rows on a device, where this side has matrices of the unknowns alone,"""
+    """The same where the rows are on a device: this side then has matrices of the unknowns alone,
+    and up to so many of them a second thread does not pay."""
     most: int = 4
-    """and the threads that larger ones are worth: sixteen would wait for each other."""
+    """Threads for matrices of more unknowns: sixteen would wait for each other."""
 
 
 _RULE = _ThreadRule()

@@ -19,29 +19,30 @@ class _AutoRule:
     """The thresholds of `choose`, fitted on benchmarks/measurements/solvers.csv."""
 
     few_unknowns: int = 250
-    """Unknowns up to which Newton steps may be the fastest."""
+    """Newton steps are for at most so many unknowns."""
     small: int = 1 << 19
-    """Entries of X on which they are, where they are compiled; twice that without a shift cost."""
+    """Compiled ones win up to so many entries of X; up to twice as many without a shift cost."""
     cheap_tail: float = 1.5
-    """On more entries: passes that the Hessian of the tail may cost, where there are kinks."""
+    """Beyond that they win at kinks, if the Hessian of the tail costs at most so many passes."""
     thin_tail: tuple[float, float] = (0.2, 2.0)
-    """Rows in the tail for each unknown, from and to, with which they are, compiled or not."""
+    """Compiled or not, they win where the tail holds from so many to so many rows an unknown."""
     tiny: int = 1 << 15
-    """Entries of X on which they are in balls with the logistic loss; for small shift costs, a
-    quarter of that."""
+    """They win in balls with the logistic loss, whose curvature changes on the way, up to so many
+    entries; for a small shift cost, up to a quarter of that."""
     small_shift_cost: float = 0.01
-    """As a share of the objective at w = 0."""
+    """What a small shift cost is at most, as a share of the objective at w = 0."""
     very_few_unknowns: int = 20
-    """Unknowns up to which they are with several outputs, for a small l2_reg."""
+    """With several outputs and a small l2_reg they win up to so many unknowns."""
     small_l2_reg: float = 0.1
+    """What a small l2_reg is less than."""
     rows_per_unknown: int = 10
-    """With fewer and several outputs a metric is of no use, for a small l2_reg."""
+    """With several outputs, a small l2_reg and fewer rows than that a metric is of no use."""
     well_conditioned: float = 5.0
-    """Nor is it where its greatest and least curvature differ by no more than this factor."""
+    """Nor is it where its greatest curvature is at most so many times its least."""
     few_features: int = 100
-    """Features up to which that is looked at."""
+    """Whether that is so is looked at for at most so many features."""
     many_rows: int = 5000
-    """Rows from which on it is, for losses of constant curvature; without a shift cost, always."""
+    """With a shift cost it is looked at from so many rows on, for squared and Huber losses."""
 
 
 _RULE = _AutoRule()
@@ -54,13 +55,16 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     1. In an `L2Ball`, Newton steps on small data (2^19 entries) with at most 250 unknowns, where
        they apply; otherwise DRAGO, which has them finish where they are affordable.
     2. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
-       wherever a row enters the tail: for a `CVaR` with the chi2 divergence, where they are
-       compiled, on small data (2^19 entries; 2^20 without a shift cost), and without a shift cost
-       on larger ones too, if the loss is squared or Huber's and the Hessian of the tail costs no
-       more than 1.5 passes; for any divergence if the tail of a `CVaR` holds 0.2 to 2 times as
-       many rows as there are unknowns, or on tiny data (2^13 entries) if the shift cost is at most
-       1% of the objective at w = 0; in balls with the logistic loss on tiny data (2^15 entries);
-       with several outputs for at most 20 unknowns and l2_reg < 0.1.
+       wherever a row enters the tail:
+
+       - for a `CVaR` with the chi2 divergence, where they are compiled, on small data (2^19
+         entries; 2^20 without a shift cost). Without a shift cost on larger data too, if the loss
+         is squared or Huber's and the Hessian of the tail costs no more than 1.5 passes;
+       - for a `CVaR` with any divergence, if its tail holds 0.2 to 2 times as many rows as there
+         are unknowns, or on tiny data (2^13 entries) if the shift cost is at most 1% of the
+         objective at w = 0;
+       - in balls with the logistic loss on tiny data (2^15 entries);
+       - with several outputs for at most 20 unknowns and l2_reg < 0.1.
     3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
        100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
        several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
@@ -69,11 +73,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if not problem.constraint.has_bounds:
         where = f"because it stays in {problem.constraint!r}; "
         affordable = Newton.is_affordable(problem)
-        if (
-            affordable
-            and problem.n_entries <= _RULE.small
-            and n_unknowns(problem) <= _RULE.few_unknowns
-        ):
+        few = n_unknowns(problem) <= _RULE.few_unknowns
+        if affordable and few and problem.n_entries <= _RULE.small:
             return Newton(), (Drago(),), f"auto took newton, {where}"
         return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
     if not problem.rows.has("compiled"):

@@ -283,7 +283,7 @@ class _LBFGSRun:
         return np.append(flat, self.along * g.b) if problem.fit_intercept else flat
 
     def _estimate(self, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
-        """``||grad P||^2 / (2 mu)``, or half its square in the metric, where it may move."""
+        """``||grad P||^2 / (2 mu)``, or half its square in the metric; without what bounds hold."""
         held = ((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0))
         size = float(np.linalg.norm(slope[~held]))
         if self.metric is not None:
@@ -332,7 +332,8 @@ def _unit(problem: DROProblem, mean: Vector) -> float:
     return float(2.0**power) if abs(power) > 3 else 1.0
 
 
-# Sizes of features that are none: as they are, and next to their mean, where digits cancel.
+# Sizes up to which features count as constant: by themselves, and as a share of their mean, where
+# digits cancel.
 _NO_SIZE, _HARDLY = 1e-100, 1e-7
 # Features that hardly vary get a curvature nevertheless: this share of the greatest.
 _FLOOR = 1e-3
@@ -343,7 +344,7 @@ _IDLE = 5
 
 
 class _LineSearchRun(_LBFGSRun):
-    """The same in a metric, by our own searches alone."""
+    """The same for linear predictors in a metric, by our own searches along lines alone."""
 
     def minimise(self, nu: float, accuracy: float) -> str:
         return self._descend(nu, accuracy)

@@ -148,7 +148,7 @@ class Loss:
 
 
 class _Compiled(Loss):
-    """What the losses with kernels share: these compare the lengths, which costs nothing there."""
+    """What the losses with kernels share. The kernels compare the lengths, at no cost."""
 
     def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
         losses, dlosses = np.empty(raw.shape[:1]), np.empty(raw.shape)
@@ -167,7 +167,7 @@ class _Compiled(Loss):
             raise self._refusal(y, raw)
 
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
-        """Whether the arrays fit together; only then they are filled."""
+        """Fill the arrays where they fit together; returns whether they do."""
         raise NotImplementedError  # pragma: no cover
 
     def _refusal(self, y: Any, raw: Any, *weights: Any) -> Exception:

@@ -228,7 +228,7 @@ class UncertaintySet:
     needs_groups = False
     """Whether it is about groups of rows."""
     tail_share: float | None = None
-    """The least share of the rows, by weight, that all of the weight may lie on: of a `CVaR`."""
+    """Of a `CVaR`: the least share of the rows, by nominal weight, that can carry all weight."""
     can_check = True
     """Whether `violation` can tell weights of the set from others."""
 

@@ -192,7 +192,7 @@ def _upper_ends(p: Vector) -> Vector:
 
 
 def _normalised(masses: Vector) -> Vector:
-    """What rounding of a million upper ends leaves is shared out."""
+    """The masses with sum 1: what a million roundings left of it is shared out."""
     return masses / masses.sum()
 
 
