@@ -36,7 +36,7 @@ from bench_drago import DATA, DRAGO, certified, solve  # first: it sets the numb
 from tables import Table
 
 import drago
-from drago.certificate.cost import order
+from drago.certificate.cost import n_unknowns
 from drago.datasets import Dataset, load, make_synthetic
 from drago.solvers.choose import choose
 
@@ -243,8 +243,8 @@ class Outcome:
 
 
 def attempt(problem: drago.DROProblem, solver: Any, tol: str, limit: float) -> Outcome:
-    if isinstance(solver, drago.Newton) and order(problem) > MOST_UNKNOWNS:
-        return Outcome(f"skipped: a step would factorise {order(problem)} unknowns")
+    if isinstance(solver, drago.Newton) and n_unknowns(problem) > MOST_UNKNOWNS:
+        return Outcome(f"skipped: a step would factorise {n_unknowns(problem)} unknowns")
     try:
         result = solve(problem, solver, float(tol), limit)
     except ValueError as error:

@@ -40,14 +40,13 @@ from drago.plotting import (
     WeightsDisplay,
 )
 from drago.plotting._axes import COLOURS, power_of_ten
-from drago.plotting._models import short_name
 from drago.terms.uncertainty import UserSet
 
 LOSSES = np.array([3.0, 1.0, 2.0, 6.0])
 WEIGHT = np.array([1.0, 2.0, 1.0, 4.0])
 OF_DATA = (SortedLossDisplay, TailRiskDisplay, WeightsDisplay)
 SETS = (CVaR(0.5), Extremile(2), ESRM(2.0), Chi2Ball(0.2), KLBall(0.2), Simplex())
-names = [short_name(uncertainty) for uncertainty in SETS]
+names = [uncertainty.label for uncertainty in SETS]
 
 
 @pytest.fixture(autouse=True)
@@ -188,15 +187,15 @@ def test_a_weight_is_so_many_copies():
     assert_array_equal(dropped.losses, [2.0, 3.0])
 
 
-def test_short_names():
+def test_labels():
     assert names == [
         "CVaR(0.5)", "Extremile(2)", "ESRM(2)", "Chi2Ball(0.2)", "KLBall(0.2)", "Simplex",
     ]  # fmt: skip
-    assert short_name(CVaR(1.0)) == "mean"
-    assert short_name(Grouped(CVaR(0.25))) == "Grouped(CVaR(0.25))"
-    assert short_name(Grouped("simplex")) == "Grouped(Simplex)"
-    assert short_name(Spectrum(integral=lambda u: u)) == "Spectrum"
-    assert short_name(UserSet(Ridge())) == "Ridge"
+    assert CVaR(1.0).label == "mean"
+    assert Grouped(CVaR(0.25)).label == "Grouped(CVaR(0.25))"
+    assert Grouped("simplex").label == "Grouped(Simplex)"
+    assert Spectrum(integral=lambda u: u).label == "Spectrum"
+    assert UserSet(Ridge()).label == "Ridge"
 
 
 def test_numbers_in_labels():

@@ -27,7 +27,10 @@ Matrix = npt.NDArray[np.float64]
 FULL = 600
 # Features up to which its own rotations decompose a matrix sooner than a call to LAPACK.
 FEW = 8
-# Entries of a sparse feature that tell its size.
+# Rows that a metric is taken from, for each feature of the full matrix, and entries of a sparse
+# feature that tell its size.
+_LEAST_ROWS = 2000
+_ROWS_PER_FEATURE = 20
 _SEEN = 100
 # A direction that no row of the subsample sees still needs a curvature.
 FLOOR = 1e-6
@@ -159,7 +162,7 @@ def make_metric(
         return Metric(np.full(d, mu if mu > 0 else 1.0), None, curvature)
     if kind == "auto":
         kind = "full" if d <= FULL and not is_box(problem) else "diagonal"
-    size = max(2000, 20 * d) if kind == "full" else 2000
+    size = max(_LEAST_ROWS, _ROWS_PER_FEATURE * d) if kind == "full" else _LEAST_ROWS
     if problem.is_sparse and kind == "diagonal":
         # So many that a feature is seen often enough.
         size = max(size, int(_SEEN * problem.n_samples * d / max(problem.n_entries, 1)))

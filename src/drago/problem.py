@@ -276,13 +276,11 @@ class DROProblem:
         return self.rows.kappa_q(self.uncertainty)
 
     def smoothing(self, error: float) -> float:
-        """A shift cost that lowers the maximum over q by at most `error`.
+        """A shift cost that lowers the maximum over q by at most `error`; for kappa_q > 1.
 
         ``D(q || p)`` is at most ``(kappa_q - 1) / 2`` (chi2) or ``log kappa_q`` (KL) on the set.
         """
-        if self.divergence.name == "kl":
-            return error / np.log(self.kappa_q)
-        return error / (0.5 * (self.kappa_q - 1.0))
+        return error / self.divergence._largest(self.kappa_q)
 
     # ---------------------------------------------------------------- losses at a point
 

@@ -1,5 +1,7 @@
 """The Hessian of P as a metric, against differences of its gradient."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -7,7 +9,7 @@ import scipy.sparse as sp
 import cases
 import drago
 from drago.certificate import hessian
-from drago.certificate.hessian import _RAISED, hessian_metric
+from drago.certificate.hessian import hessian_metric
 from drago.metric import FLOOR, FULL
 
 
@@ -15,8 +17,8 @@ from drago.metric import FLOOR, FULL
 def from_few_rows(request, monkeypatch):
     """However few rows carry weight: the formula is what is looked at here."""
     if "as_it_is" not in request.fixturenames:
-        monkeypatch.setattr(hessian, "_EFFECTIVE", 0)
-        monkeypatch.setattr(hessian, "_EFFECTIVE_CLASSES", 0)
+        of_any = replace(hessian._RULE, effective=0, effective_of_classes=0)
+        monkeypatch.setattr(hessian, "_RULE", of_any)
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def spread(problem, w, b):
 @pytest.mark.parametrize(("name", "divergence"), [("cvar", "chi2"), ("extremile", "kl")])
 def test_an_error_raises_the_shift_cost(name, divergence, error):
     """By so much that P changes by a hundred times the error."""
-    assert _RAISED == 100.0
+    assert hessian._RULE.raised == 100.0
     problem, w, b = draw("logistic", name, divergence, 0.05, seed=5)
     found = hessian_metric(problem, w, b, error)
     raised = problem._replace(nu=problem.nu + 100.0 * error / spread(problem, w, b))

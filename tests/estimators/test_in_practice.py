@@ -728,6 +728,6 @@ def test_without_callbacks_in_scikit_learn_there_are_none(monkeypatch):
     before = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(before)
     assert before.with_callbacks(make) is make
-    task = before.Task(before.CallbackSupport(), None, None, {"sample_weight": None}, dict)
+    task = before.FitTask(before.CallbackSupport(), None, None, {"sample_weight": None}, dict)
     assert not task.has_callbacks
     task.end()

@@ -15,7 +15,7 @@ import twins
 from drago.loop import clock as clocks
 from drago.loop import judge as judges
 from drago.loop import warm_up
-from drago.loop.loop import Iterate, Loop, State, Stop
+from drago.loop.loop import Iterate, Loop, Progress, Stop
 from drago.problem import NonFiniteLossError
 from drago.result import Record
 
@@ -536,7 +536,7 @@ def test_callback_sees_the_best_point_in_public_shape(loss, intercept):
     assert len(seen) == len(result.history) and result.status == "optimal"
     shape = (3, 4) if loss == "multinomial" else (4,)
     for state, record in zip(seen, result.history.records):
-        assert isinstance(state, State) and state.coef.shape == shape
+        assert isinstance(state, Progress) and state.coef.shape == shape
         assert np.shape(state.intercept) == ((3,) if loss == "multinomial" else ())
         for name in ("n_iter", "n_passes", "time", "primal", "dual", "gap", "rel_gap"):
             assert getattr(state, name) == getattr(record, name), name

@@ -9,7 +9,7 @@ import drago
 import literal_baselines as literal
 from cases import make
 from drago.loop.loop import Loop, Stop
-from drago.solvers.full_batch import _Descent, _Optimistic
+from drago.solvers.full_batch import _AGOGRun, _DescentRun
 
 
 class Silent(Loop):
@@ -24,7 +24,7 @@ class Silent(Loop):
 @pytest.mark.parametrize("constraint", [None, drago.L2Ball(0.3), drago.Box(-0.1, 0.2)])
 def test_a_descent_step_is_a_projected_gradient_step(loss, constraint):
     problem = make(loss, constraint=constraint, fit_intercept=True)
-    run = _Descent(problem, Silent(problem))
+    run = _DescentRun(problem, Silent(problem))
     start = run.here.evaluation
     moved = run._moved(run._moved(run.here, 0.1), 0.1).evaluation
     w, b = literal.gradient_descent(problem, start.w, start.b, 0.1, 2)
@@ -77,7 +77,7 @@ def test_subgradient_method_without_a_shift_cost(uncertainty):
 @pytest.mark.parametrize("constraint", [None, drago.L2Ball(0.3)])
 def test_agog_equals_its_transcription(loss, uncertainty, constraint):
     problem = make(loss, uncertainty=uncertainty, constraint=constraint, l2_reg=1.0, shift_cost=2.0)
-    run = _Optimistic(problem, Silent(problem))
+    run = _AGOGRun(problem, Silent(problem))
     run.lipschitz = lipschitz = 30.0  # above what it will measure
     ev = problem.evaluate(*run.loop.start)
     here = run._field(ev.w, run.exact.weights(ev.losses, problem.nu))

@@ -11,7 +11,7 @@ import drago
 import reference
 from cases import LEVEL, kink, no_worse
 from drago.loop.loop import Loop
-from drago.solvers.newton import Newton, _CompiledStage, _Run, _Stage
+from drago.solvers.newton import Newton, _CompiledStage, _NewtonRun, _Stage
 
 LOSSES = {
     "squared": "squared",
@@ -192,7 +192,7 @@ def stages(problem, c, seed):
     for kind in (_Stage, _CompiledStage):
         loop = Loop(problem, 1e-12)
         loop.ledger.open(loop.judge.reference())
-        run = _Run(problem, loop)
+        run = _NewtonRun(problem, loop)
         rng = np.random.default_rng(seed)
         w, b = 0.3 * rng.standard_normal((problem.n_features, 1)), np.zeros(1)
         if problem.fit_intercept:

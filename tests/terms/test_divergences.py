@@ -171,3 +171,38 @@ def test_long_vectors_as_short_ones():
     ):
         assert as_divergence(name).value(q, p) == pytest.approx(expected, rel=1e-12)
         assert as_divergence(name).value(p, p) == pytest.approx(0.0, abs=1e-15)
+
+
+# ------------------------------------------------------------------------- what each says of itself
+
+
+@both
+@given(data=st.data())
+def test_largest_is_an_upper_bound(name, data):
+    q, p = data.draw(pair())
+    kappa = max(float((q / p).max()), 1.0)
+    assert BOTH[name].value(q, p) <= BOTH[name]._largest(kappa) * (1 + 1e-9) + 1e-12
+
+
+@both
+@pytest.mark.parametrize("share", [0.5, 0.25, 0.1])
+def test_largest_is_attained(name, share):
+    """All of the weight on this share of the rows."""
+    p = np.full(100, 0.01)
+    q = np.where(np.arange(100) < round(100 * share), 0.01 / share, 0.0)
+    np.testing.assert_allclose(BOTH[name].value(q, p), BOTH[name]._largest(1 / share), rtol=1e-12)
+
+
+@both
+def test_rates_are_derivatives_of_the_weights_in_the_mirror_coordinate(name):
+    rng, size = np.random.default_rng(8), 1e-6
+    q, p = rng.dirichlet(np.ones(9)) + 0.01, rng.dirichlet(np.ones(9)) + 0.01
+    ahead, behind = (BOTH[name]._mirror(q * (1 + s), p) for s in (size, -size))
+    rate = BOTH[name]._rate(q, p)
+    np.testing.assert_allclose(2 * size * q / (ahead - behind), rate, rtol=1e-6)
+
+
+@both
+def test_steep_is_an_infinite_slope_at_zero(name):
+    slope = BOTH[name]._mirror(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
+    assert np.isinf(slope[0]) == BOTH[name].is_steep

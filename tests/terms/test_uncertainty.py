@@ -992,3 +992,17 @@ def test_response_is_positive_semidefinite_and_blind_to_constants():
             np.testing.assert_allclose(J, J.T, atol=1e-13)
             np.testing.assert_allclose(J @ np.ones(13), 0.0, atol=1e-13)
             assert np.linalg.eigvalsh(J).min() >= -1e-13
+
+
+@pytest.mark.parametrize(("name", "divergence"), PAIRS)
+def test_codes_are_those_of_the_kernels(name, divergence):
+    from drago.kernels import baselines
+
+    set_, _, groups = build(name, 12)
+    oracle = set_.oracle(np.full(12, 1 / 12), divergence, groups)
+    assert oracle.divergence.code == {"chi2": baselines.CHI2, "kl": baselines.KL}[divergence]
+    assert set_.ungrouped is (set_ if groups is None else set_.inner)
+    family = baselines.CAPPED if set_.is_capped else baselines.BALL
+    if set_.is_spectral:
+        family = baselines.SPECTRAL
+    assert oracle.family == (family if groups is None else None)

@@ -6,10 +6,11 @@
              L/mu when mu is small.
 *curvature*  some rows S are bounded below by their own curvature instead, the others by tangents.
              Exact for the squared loss when S is all rows. For losses whose third derivative is
-             at most M times the second (logistic, multinomial: 1), self-concordance gives, with
-             ``r`` the gradient, ``H`` the Hessian of the rows S plus mu, ``lambda^2 = r' H^-1 r``
-             and ``kappa`` M times the largest change of a raw prediction in S per unit of H-norm,
-             ``(z + (1 - z) log(1 - z)) / kappa^2``, ``z = lambda kappa < 1``.
+             at most M times the second (logistic, multinomial: M = 1), self-concordance gives the
+             bound ``(z + (1 - z) log(1 - z)) / kappa^2`` where ``z = lambda kappa < 1``. Here
+             ``lambda^2 = r' H^-1 r`` with the gradient ``r`` and the Hessian ``H`` of the rows S
+             plus mu, and ``kappa`` is M times the largest change of a raw prediction in S per unit
+             of H-norm.
 
 A bound whose condition does not hold is returned as infinity.
 """
@@ -214,8 +215,8 @@ def newton_like_step(
 def class_unknowns(problem: DROProblem) -> npt.NDArray[np.bool_]:
     """Unknowns of the class-major Newton system.
 
-    Adding the same to all classes changes no loss: the last intercept is fixed, and where nothing
-    else ties the last class down (mu = 0, no constraint) all of it.
+    Adding the same vector to all classes changes no loss. So the intercept of the last class is
+    held, and where nothing else ties that class down (mu = 0, no constraint), so is all of it.
     """
     m = problem.n_features + int(problem.fit_intercept)
     free = np.ones(problem.n_outputs * m, dtype=bool)

@@ -36,8 +36,8 @@ class Certificate:
     dual_weights : array of shape (n,)
         The weights that attain the bound.
     bound : str
-        Which bound it was: "tangent" or "curvature", or "tangent, ||w|| <= R" when there is
-        nothing but the gap over a ball of radius R (mu = 0 and no constraint).
+        Which bound it was: "tangent" or "curvature", or "tangent, ||w|| <= R" when only the gap
+        over a ball of radius R is known (mu = 0 and no constraint).
     restricted_to : float or None
         That radius.
     reference : float
@@ -92,7 +92,7 @@ def lower_bound(gap: float, primal: float, reference: float) -> float:
 def relative(gap: float, primal: float, reference: float) -> float:
     """``gap / (P_0 - dual)``.
 
-    Where it and the gap are no more than rounding, the trivial model is optimal, and this is 0.
+    Where both of them are no more than rounding, the trivial model is optimal, and this is 0.
     An objective above ``P_0`` by rounding counts as equal to it.
     """
     if not math.isfinite(gap):

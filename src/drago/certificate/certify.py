@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from drago._interrupts import interruptible
 from drago.certificate.certificate import Certificate, uncertified
-from drago.certificate.search import AMPLE, FEASIBILITY, Search
+from drago.certificate.search import AMPLE, FEASIBILITY, GapSearch
 from drago.problem import DROProblem, Evaluation, check_problem
 from drago.terms.uncertainty import DualOracle
 
@@ -100,7 +100,7 @@ def judge(
     oracle = oracle or problem.dual_oracle()
     if not problem.is_convex:
         return _flatness(problem, ev, oracle)
-    search = Search(problem, ev, oracle, target, credit)
+    search = GapSearch(problem, ev, oracle, target, credit)
     search.run(q, predictions)
     return search.result()
 
@@ -108,11 +108,11 @@ def judge(
 def judge_with(
     problem: DROProblem, ev: Evaluation, q: Vector | None = None, *, credit: float
 ) -> Certificate:
-    """The certificate that these weights in Q give, or the exact ones: no better are looked for."""
+    """The certificate from these weights in Q, or from the exact ones; no others are tried."""
     oracle = problem.dual_oracle()
     if not problem.is_convex:
         return _flatness(problem, ev, oracle)
-    search = Search(problem, ev, oracle, 0.0, credit)
+    search = GapSearch(problem, ev, oracle, 0.0, credit)
     q = search.exact if q is None else q
     search.try_all(q, search.gradient(ev, q))
     return search.result()

@@ -6,8 +6,10 @@ import math
 
 from drago.problem import DROProblem
 
-# Order beyond which a dense factorisation is not attempted.
-MAX_ORDER = 2000
+# Unknowns beyond which a dense factorisation is not attempted.
+_MOST_UNKNOWNS = 2000
+# Rows for each unknown with which a curvature bound begins to be of use.
+_ROWS_PER_UNKNOWN = 20
 
 
 def has_curvature_bound(problem: DROProblem) -> bool:
@@ -17,9 +19,14 @@ def has_curvature_bound(problem: DROProblem) -> bool:
     return loss.has_class_hessian or (known and problem.n_outputs == 1)
 
 
-def order(problem: DROProblem) -> int:
+def n_unknowns(problem: DROProblem) -> int:
     """Number of unknowns, the intercepts included."""
     return (problem.n_features + int(problem.fit_intercept)) * problem.n_outputs
+
+
+def few_rows(problem: DROProblem) -> int:
+    """How many rows a curvature bound takes to be of use."""
+    return _ROWS_PER_UNKNOWN * n_unknowns(problem)
 
 
 def _pass_cost(problem: DROProblem) -> float:
@@ -29,14 +36,14 @@ def _pass_cost(problem: DROProblem) -> float:
 
 def curvature_cost(problem: DROProblem, n_rows: float) -> float:
     """What a factorised Hessian of so many rows costs, in passes."""
-    m = float(order(problem))
+    m = float(n_unknowns(problem))
     return (n_rows * m**2 + 2.0 * m**3) / _pass_cost(problem)
 
 
 def affordable_rows(problem: DROProblem, passes: float) -> int:
     """How many rows a curvature bound may use for that many passes; 0 if too few to be of use."""
-    if not has_curvature_bound(problem) or order(problem) > MAX_ORDER:
+    if not has_curvature_bound(problem) or n_unknowns(problem) > _MOST_UNKNOWNS:
         return 0
-    m = float(order(problem))
+    m = float(n_unknowns(problem))
     rows = min((passes * _pass_cost(problem) - 2.0 * m**3) / m**2, float(problem.n_samples))
-    return int(rows) if rows >= min(problem.n_samples, 20 * m) else 0
+    return int(rows) if rows >= min(problem.n_samples, few_rows(problem)) else 0

@@ -17,7 +17,7 @@ class Factor:
     safe : bool
         Whether solutions have correct digits to spare; a bound from others would not be one.
     inflation : float
-        Factor >= 1 by which ``r' H^-1 r`` may be short.
+        Factor >= 1 by which rounding may have made ``r' H^-1 r`` too small.
     """
 
     def __init__(self, H: Matrix) -> None:
@@ -48,7 +48,7 @@ class Factor:
 
     @property
     def root(self) -> Matrix:
-        """``G`` with ``G' G = H^-1``, and rounding allowed for: ``||G f||`` is never short."""
+        """``G`` with ``G' G = H^-1``, times what rounding may cost: no ``||G f||`` is too small."""
         return np.sqrt(self.inflation) * self.half(np.eye(self.scale.size))
 
     def solve(self, b: Vector) -> Vector:
@@ -60,5 +60,5 @@ class Factor:
         )
 
     def norm(self, r: Vector) -> float:
-        """``sqrt(r' H^-1 r)``, never short."""
+        """``sqrt(r' H^-1 r)``, rounded up so that it is never too small."""
         return float(np.linalg.norm(self.half(r)) * np.sqrt(self.inflation))

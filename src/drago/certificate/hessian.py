@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,10 +28,11 @@ def newton_step(
 ) -> tuple[Matrix, Vector, RowVector] | None:
     """A Newton step on P from its generalised Hessian: steps of w, b and of the raw prediction.
 
-    ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses, and `damping`
-    times its diagonal added, and times what its diagonal could be. A box holds the coordinates that
-    are pushed to its sides; in a ball the step is the best one for the quadratic model. None where
-    the weights' response is not known.
+    The Hessian is ``sum_i q_i l_i'' + mu + Z' (dq/dl) Z`` with ``Z`` the gradients of the losses.
+    Damped, it gets two diagonals on top, each times `damping`: its own, and the largest that the
+    curvature of the loss allows. A box holds the coordinates that are pushed to its sides; in a
+    ball the step is the best one for the quadratic model. None where the weights' response is not
+    known.
     """
     box = problem.constraint.bounds(ev.w.shape)
     H = hessian(problem, ev, q, oracle)
@@ -79,6 +82,11 @@ def newton_step(
     return dw, db, problem.rows.predict(dw, db)
 
 
+# Trials of the multiplier of a ball, and how near to the sphere is on it.
+_SECULAR = 60
+_ON_SPHERE = 1e-12
+
+
 def _step_in_ball(
     H: Matrix, r: Vector, at: Vector, is_coef: npt.NDArray[np.bool_], radius: float
 ) -> Vector:
@@ -121,18 +129,24 @@ def hessian(problem: DROProblem, ev: Evaluation, q: RowVector, oracle: DualOracl
     return H
 
 
-# Trials of the multiplier of a ball, and how near to the sphere is on it.
-_SECULAR = 60
-_ON_SPHERE = 1e-12
-# Rows that a metric is taken from: so many, so many a feature.
-_LEAST = 2000
-_ROWS = 600
-# Rows that the weights are worth, 1 / sum q^2, for each feature; with fewer it would be noise. A
-# logistic loss has curvature here and none there, so that even a noisy picture of it helps.
-_EFFECTIVE = 60
-_EFFECTIVE_CLASSES = 15
-# By how much the shift cost is raised for a metric, in units of what an error of P allows.
-_RAISED = 100.0
+@dataclass(frozen=True)
+class _MetricRule:
+    """When a Hessian makes a good metric, and from how many rows."""
+
+    least_rows: int = 2000
+    """It is taken from at least so many rows."""
+    rows_per_feature: int = 600
+    """It is taken from at least so many rows for each feature."""
+    effective: int = 60
+    """Rows that the weights are worth, ``1 / sum q^2``, for each feature: fewer are noise."""
+    effective_of_classes: int = 15
+    """The same for logistic losses: they have curvature here and none there, so that even a noisy
+    picture of it helps."""
+    raised: float = 100.0
+    """By how much the shift cost is raised, in units of what an error of P allows."""
+
+
+_RULE = _MetricRule()
 
 
 def hessian_metric(
@@ -140,19 +154,22 @@ def hessian_metric(
 ) -> tuple[Metric, Vector] | None:
     """The generalised Hessian at a point that is optimal up to `error`, as a metric.
 
-    The shift cost is raised, for the kinks of P between here and the optimum are not where these
-    rows see them. Also the centre of the features for which the intercept does not interfere. None
-    where there is more than one output, too many features, or too few rows of weight.
+    The shift cost is raised, because the kinks of P between here and the optimum are not where
+    these rows see them. Returned with the centre of the features: measured from there, the
+    intercept does not interfere with the coefficients. None where there is more than one output,
+    too many features, or too few rows of weight.
     """
     usable = problem.n_outputs == 1 and problem.n_features <= FULL and has_curvature_bound(problem)
     if not usable or is_box(problem) or problem.uncertainty.is_users:
         return None
-    problem = problem.take(subsample(problem, max(_LEAST, _ROWS * problem.n_features)))
+    size = max(_RULE.least_rows, _RULE.rows_per_feature * problem.n_features)
+    problem = problem.take(subsample(problem, size))
     ev, oracle = problem.evaluate(w, b), problem.dual_oracle()
     spread = problem.distance(oracle.weights(ev.losses, problem.nu))
-    raised = problem._replace(nu=problem.nu + _RAISED * error / max(spread, 1e-6))
+    raised = problem._replace(nu=problem.nu + _RULE.raised * error / max(spread, 1e-6))
     q = oracle.weights(ev.losses, raised.nu)
-    needed = _EFFECTIVE_CLASSES if problem.loss.is_classification else _EFFECTIVE
+    of_classes = problem.loss.is_classification
+    needed = _RULE.effective_of_classes if of_classes else _RULE.effective
     if 1.0 / problem.rows.dot(q, q) < needed * problem.n_features:
         return None
     H = hessian(raised, ev, q, oracle)

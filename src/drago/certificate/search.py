@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
 from drago._interrupts import poll
 from drago.certificate.bounds import curvature_bound, newton_like_step, tangent_bound
 from drago.certificate.certificate import Certificate, lower_bound, relative
-from drago.certificate.cost import affordable_rows, curvature_cost, order
+from drago.certificate.cost import affordable_rows, curvature_cost, few_rows
 from drago.certificate.hessian import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.rows.base import Gradient, RowVector
@@ -20,20 +21,30 @@ from drago.terms.uncertainty import DualOracle
 FEASIBILITY = 1e-9
 # Passes that a certificate may spend where nobody counts them.
 AMPLE = 1e4
-# When no more predictions are worth it.
-_GOOD_ENOUGH = 1.5
-# Passes beyond which the Hessian of all rows is costly, the steps tried instead, and the rounding
-# of a difference of two values of the objective.
-_COSTLY = 2.0
-_APPROACHES = 3
+# The rounding of a difference of two values of the objective, relative to these.
 _CANCELLED = 1e-15
-# Rows for each unknown to begin a curvature bound with, and what may be spent on it in passes
-# before anything else is tried.
-_FEW = 20
-_CHEAP = 0.5
 
 
-class Search:
+@dataclass(frozen=True)
+class _BoundRule:
+    """Which bounds are tried in which order, by what they cost."""
+
+    costly: float = 2.0
+    """The Hessian of all rows of weight comes last where it costs more passes than this."""
+    cheap: float = 0.5
+    """In that case the heaviest rows come first, as many as so many passes pay for,"""
+    approaches: int = 3
+    """and next at most so many steps towards the minimum with the Hessian of a few rows."""
+    growth: int = 8
+    """Where a bound took too few rows, the next one takes at least so many times as many."""
+    good_enough: float = 1.5
+    """Predictions end when the gap is at most this many times what they have gained."""
+
+
+_RULE = _BoundRule()
+
+
+class GapSearch:
     """The best gap at one point over candidate weights and bounds."""
 
     def __init__(
@@ -81,7 +92,7 @@ class Search:
             return
         tried, hopeful = 0, True
         if self._is_costly(q):
-            tried = self._try_curvature(q, g, most=affordable_rows(self.problem, _CHEAP))
+            tried = self._try_curvature(q, g, most=affordable_rows(self.problem, _RULE.cheap))
             if self._wants_more():
                 hopeful = self._approach(q, g)
         if hopeful and self._wants_more():
@@ -138,17 +149,17 @@ class Search:
     def _try_curvature(
         self, q: RowVector, g: Gradient, tried: int = 0, most: int | None = None
     ) -> int:
-        """The curvature of the heaviest rows, few at first: their bound tells how many it takes.
+        """Try the curvature of the heaviest rows: few at first, then as many as it seems to take.
 
-        It falls like one over the weight that takes part, or so. Returns how many rows were
-        `tried`, which are too few for a next time.
+        The bound falls about like one over the number of rows, which tells how many are needed.
+        Returns how many rows were tried; a later call, told of them as `tried`, begins with more.
         """
         problem, support = self.problem, self.problem.rows.count(q)
         slack = self._slack(q)
         if slack >= self.gap:
             return tried
         cheap = problem.rows.has_cheap_gram(problem.loss)
-        size = support if cheap else max(_FEW * order(problem), 8 * tried)
+        size = support if cheap else max(few_rows(problem), _RULE.growth * tried)
         while True:
             limit = min(affordable_rows(problem, self.credit), support)
             if most is not None:
@@ -162,7 +173,7 @@ class Search:
             self._keep(inner + slack, "curvature", q)
             if self._is_enough():
                 return tried
-            size = 8 * tried
+            size = _RULE.growth * tried
             room = self.target * (self.reference - self.primal) - slack
             if np.isfinite(inner) and room > 0:
                 size = max(size, int(min(1.5 * tried * inner / room, 1e15)))
@@ -173,7 +184,7 @@ class Search:
 
     def _is_costly(self, q: RowVector) -> bool:
         """Whether the Hessian of all rows of weight takes longer than a few passes."""
-        return curvature_cost(self.problem, self.problem.rows.count(q)) > _COSTLY
+        return curvature_cost(self.problem, self.problem.rows.count(q)) > _RULE.costly
 
     def _approach(self, q: RowVector, g: Gradient) -> bool:
         """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.
@@ -186,13 +197,13 @@ class Search:
         problem, ev = self.problem, self.ev
         if not problem.constraint.is_everything:
             return True
-        n_rows = min(20 * order(problem), affordable_rows(problem, self.credit))
+        n_rows = min(few_rows(problem), affordable_rows(problem, self.credit))
         if n_rows == 0:
             return True
         step = newton_like_step(problem, ev, q, n_rows)
         self._spend(curvature_cost(problem, n_rows))
         fallen, slack = 0.0, self._slack(q)
-        for _ in range(_APPROACHES):
+        for _ in range(_RULE.approaches):
             if not self._wants_more() or self.credit < 2.0:
                 break
             dw, db = step(g, ev.w)
@@ -240,7 +251,7 @@ class Search:
         return self.known[1]
 
     def _distance(self, q: RowVector) -> float:
-        """The slack, from the problem's rows; where that is infinite, from two objectives."""
+        """The slack from the rows, or from two objectives where the rows cannot tell it."""
         problem, losses = self.problem, self.ev.losses
         if q is self.exact:
             return 0.0
@@ -268,7 +279,7 @@ class Search:
         for _ in range(most):
             if not self._wants_more():
                 return
-            if self.gap <= _GOOD_ENOUGH * (self.primal - value):
+            if self.gap <= _RULE.good_enough * (self.primal - value):
                 return  # no certificate could be much better: value is attained
             cost = 2.0 * curvature_cost(problem, problem.rows.count(q)) + 2.0
             step = newton_step(problem, ev, q, g, self.oracle) if cost <= self.credit else None

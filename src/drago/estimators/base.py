@@ -26,9 +26,9 @@ from drago._validation import (
     refuse_masked,
     shown,
 )
-from drago.estimators.callbacks import CallbackSupport, Task
+from drago.estimators.callbacks import CallbackSupport, FitTask
+from drago.estimators.data import TrainingData, scaled
 from drago.estimators.report import WorstCaseReport, make_report
-from drago.estimators.rows import Rows, scaled
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
 from drago.solvers.solve import solve
@@ -145,21 +145,21 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         n, groups, loss = X.shape[0], metadata["groups"], self._loss()
         weight = None if weight is None else check_sample_weight(weight, n)
         codes = None if groups is None else check_groups(groups, n)
-        rows, levels = Rows(X, self._encode(y), weight, codes), self._levels()
+        data, levels = TrainingData(X, self._encode(y), weight, codes), self._levels()
         if not loss.is_users:
-            rows = rows.merged()
+            data = data.merged()
         problem = DROProblem(
-            rows.X,
-            rows.y,
+            data.X,
+            data.y,
             loss=loss,
             divergence=self.divergence,
             **levels,
-            sample_weight=rows.weight,
-            groups=rows.groups,
+            sample_weight=data.weight,
+            groups=data.groups,
             fit_intercept=self.fit_intercept,
             constraint=self.constraint,
         )
-        task = Task(self, X, y, metadata, lambda w, b: self._shapes(w, b, X.dtype))
+        task = FitTask(self, X, y, metadata, lambda w, b: self._shapes(w, b, X.dtype))
         result = solve(
             problem,
             self.solver,
@@ -168,12 +168,12 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             time_limit=self.time_limit,
             random_state=self._seed(),
             callback=task.certificate if task.has_callbacks else None,
-            warm_start=self._start(start, rows, problem),
+            warm_start=self._start(start, data, problem),
             n_threads=self._n_threads(),
             verbose=int(self.verbose) if isinstance(self.verbose, bool) else self.verbose,
             device=self.device,
         )
-        q = rows.on_all_rows(problem.on_all_rows(result.dual_weights))
+        q = data.on_all_rows(problem.on_all_rows(result.dual_weights))
         self.__dict__.update(self._shapes(result.coef, result.intercept, X.dtype))
         self.dual_weights_ = q
         self.dual_gap_ = result.gap
@@ -202,15 +202,15 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             return None
         return last if last.coef.shape[-1] == n_features else None
 
-    def _start(self, last: SolverResult | None, rows: Rows, problem: DROProblem) -> Any:
+    def _start(self, last: SolverResult | None, data: TrainingData, problem: DROProblem) -> Any:
         """The last fit as a start; its weights too, where they are of as many rows."""
         if last is None or last.coef.size != problem.n_features * problem.n_outputs:
             return None
         intercept = last.intercept if problem.fit_intercept else 0.0
-        if last.dual_weights.size != rows.n_given:
+        if last.dual_weights.size != data.n_given:
             return last.coef, intercept
         kept = problem.on_all_rows(np.ones(problem.n_samples)) > 0
-        q = rows.on_distinct_rows(last.dual_weights)[kept]
+        q = data.on_distinct_rows(last.dual_weights)[kept]
         return replace(last, intercept=intercept, dual_weights=q)
 
     # ---------------------------------------------------------------- after it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from drago.loop.protocol import State
+from drago.loop.protocol import Progress
 
 try:
     from sklearn.callback import CallbackSupportMixin as CallbackSupport
@@ -20,7 +20,7 @@ except ImportError:  # scikit-learn < 1.9
         return method
 
 
-class Task:
+class FitTask:
     """A fit as scikit-learn's callbacks see it: one task, with a subtask for each certificate.
 
     Parameters
@@ -58,13 +58,13 @@ class Task:
         """Whether anybody listens."""
         return bool(getattr(self._estimator, "_skl_callbacks", ()))
 
-    def certificate(self, state: State) -> bool:
+    def certificate(self, progress: Progress) -> bool:
         """Tell the callbacks of a certificate; whether one of them wants to stop."""
         context = self._context.subcontext(task_name="certificate")
         context.call_on_fit_task_begin(**self._told)
         return context.call_on_fit_task_end(
             **self._told,
-            reconstruction_attributes=lambda: self._attributes(state.coef, state.intercept),
+            reconstruction_attributes=lambda: self._attributes(progress.coef, progress.intercept),
         )
 
     def end(self) -> None:

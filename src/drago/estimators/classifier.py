@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from drago._validation import check_sample_weight, shown
 from drago.estimators.base import Array, DROEstimator, Matrix, Vector
 from drago.estimators.callbacks import with_callbacks
-from drago.estimators.rows import scaled
+from drago.estimators.data import scaled
 from drago.terms.losses import Logistic, Loss, Multinomial
 
 

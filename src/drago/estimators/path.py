@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import time
 from collections.abc import Iterable, Iterator
@@ -61,15 +60,14 @@ class RobustPath:
 
 def with_tail(uncertainty: Any, tail_fraction: float) -> UncertaintySet:
     """The set at another level: of a `CVaR`, or of one over groups."""
-    found = copy.deepcopy(as_uncertainty(uncertainty))
-    inner = as_uncertainty(found.inner) if isinstance(found, Grouped) else found
-    if not isinstance(inner, CVaR):
+    found = as_uncertainty(uncertainty)
+    if found.ungrouped.tail_share is None:
         raise ValueError(
             f"tail_fractions were given, but {shown(uncertainty)} has no tail fraction; give "
             "uncertainty='cvar', or tail_fractions=None and vary shift_costs and l2_regs."
         )
     level = CVaR(tail_fraction)
-    return Grouped(level) if isinstance(found, Grouped) else level
+    return Grouped(level) if found.needs_groups else level
 
 
 def levels_of(name: str, values: Any, default: Any = None) -> list[Any]:

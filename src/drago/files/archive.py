@@ -26,7 +26,9 @@ from drago._validation import shown
 
 Array = npt.NDArray[Any]
 State = tuple[dict[str, Array], dict[str, Any]]
+"""What a file gives back: its arrays by name, and its settings."""
 Content = tuple[dict[str, Array], str]
+"""The same as it is written: the settings are JSON."""
 Path = str | os.PathLike[str]
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -38,7 +40,7 @@ _DIGEST_SIZE = 64
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """One kind of file: what it is called, the version of its format, and its error.
 
     Parameters

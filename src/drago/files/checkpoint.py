@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from drago._validation import shown
-from drago.files.archive import BLOCK, Array, Kind, Path, discard, sync_folder
+from drago.files.archive import BLOCK, Array, FileKind, Path, discard, sync_folder
 from drago.files.archive import State as State
 
 FORMAT = 1
@@ -26,7 +26,7 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used: damaged, foreign, or of another version or problem."""
 
 
-_KIND = Kind("checkpoint", FORMAT, CheckpointError)
+_KIND = FileKind("checkpoint", FORMAT, CheckpointError)
 
 
 def save(path: Path, arrays: dict[str, Array], settings: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from drago._validation import shown
 from drago._version import __version__
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
-from drago.files.archive import NAME, Array, Kind, Path, discard, sync_folder
+from drago.files.archive import NAME, Array, FileKind, Path, discard, sync_folder
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.baselines import LSVRG, SGD, Prospect
 from drago.solvers.drago.method import Drago
@@ -60,7 +60,7 @@ class ModelFileError(ValueError):
     """A model file that cannot be used: damaged, foreign, or of another version of drago."""
 
 
-_KIND = Kind("model", FORMAT, ModelFileError)
+_KIND = FileKind("model", FORMAT, ModelFileError)
 
 
 def save(model: Any, path: Path) -> None:

@@ -21,6 +21,7 @@ from drago.kernels.dual_capped import capped_chi2, capped_kl
 from drago.kernels.dual_spectral import spectral_chi2, spectral_kl, spectral_vertex
 from drago.kernels.losses import MULTINOMIAL, one_multinomial, one_single_output
 
+# `DualOracle.family` and `Divergence.code`.
 CAPPED, BALL, SPECTRAL = 0, 1, 2
 CHI2, KL = 0, 1
 # A factor of w that is kept apart is multiplied in before it leaves this range.

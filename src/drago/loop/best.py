@@ -15,7 +15,7 @@ Entry = tuple[Certificate, Matrix, Vector]
 
 
 class Best:
-    """Kept apart, for the best bound is not always that of the best point.
+    """The best point and the best bound, kept apart: one point need not have both.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Best:
     Attributes
     ----------
     point, dual : tuple (certificate, w, b)
-        Of the lowest objective, and of the highest lower bound.
+        Those of the lowest objective, and those of the highest lower bound.
     gap, rel_gap : float
         The smaller of the best point's own gap and its distance to the best bound; and the same
         relative to what the trivial model leaves to gain.
@@ -67,7 +67,7 @@ class Best:
 
     @property
     def bound(self) -> Entry:
-        """What the gap rests on."""
+        """The entry whose lower bound the gap rests on."""
         return self.point if self.gap >= self.point[0].gap else self.dual
 
     def is_certified(self, tol: float) -> bool:

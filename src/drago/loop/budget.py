@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from drago.loop.protocol import Iterate
 
-# Entries of X up to which a certificate takes as long as several iterations.
-_SMALL = 1 << 19
-# What each certificate may spend, come what may: without it one could not tell success.
-_LEAST_CREDIT = 4.0
-# What the first one may spend on large data.
-_FIRST_CREDIT = 1.0
-# What they may spend beyond a share of the method's own passes, and that share.
-_ADVANCE = 4.0
-_SHARE = 0.5
-# The share of the passes that may go into certificates on the way.
-_LOOKING = 0.1
-# Looks by count thin out: the next one is due after this many times the iterations.
-_THINNING = 1.5
+
+@dataclass(frozen=True)
+class _CertificateRule:
+    """How many passes certificates may cost, and how often they are made."""
+
+    small: int = 1 << 19
+    """Entries of X up to which a certificate takes as long as several iterations."""
+    first: float = 1.0
+    """What the first certificate may cost on larger data."""
+    least: float = 4.0
+    """What any other one may cost at least: without it one could not tell success."""
+    advance: float = 4.0
+    """What all certificates together may cost beyond their share."""
+    share: float = 0.5
+    """Their share of the method's own passes."""
+    looking: float = 0.1
+    """The part of the method's passes that may go into certificates which are due by count."""
+    thinning: float = 1.5
+    """The next one by count is due after this many times as many iterations."""
+
+
+_RULE = _CertificateRule()
 
 
 class Budget:
@@ -42,7 +52,7 @@ class Budget:
     """
 
     def __init__(self, n_entries: int) -> None:
-        self._is_large = n_entries > _SMALL
+        self._is_large = n_entries > _RULE.small
         self.looks, self.judged_iter, self.next_look = 0, -1, 1
         self.passes = 0.0
         self._metric_passes = 0.0  # apart: certificates are not to be fewer for it
@@ -53,7 +63,7 @@ class Budget:
         self.passes += passes
 
     def spend_on_metric(self, passes: float) -> None:
-        """The same, where they leave the credit of certificates as it is."""
+        """The same for passes that a metric took: they do not lower the credit of certificates."""
         self._metric_passes += passes
 
     def total(self, n_passes: float) -> float:
@@ -73,8 +83,8 @@ class Budget:
         converges well is worth more than a better bound.
         """
         if self.is_first_look:
-            return _FIRST_CREDIT
-        return max(_ADVANCE + _SHARE * n_passes - self.passes, _LEAST_CREDIT)
+            return _RULE.first
+        return max(_RULE.advance + _RULE.share * n_passes - self.passes, _RULE.least)
 
     def is_look_due(self, iterate: Iterate) -> bool:
         """Whether one is due by count, whatever the method's estimate of the gap.
@@ -83,7 +93,7 @@ class Budget:
         """
         if iterate.is_measured and not self._is_large:
             return False
-        affordable = self.passes + 1.0 <= _LOOKING * iterate.n_passes
+        affordable = self.passes + 1.0 <= _RULE.looking * iterate.n_passes
         return affordable and iterate.n_iter >= self.next_look
 
     def looked(self, n_iter: int) -> None:
@@ -91,7 +101,7 @@ class Budget:
         self.looks += 1
         self.judged_iter = n_iter
         # The estimate is what calls for a certificate in good time.
-        self.next_look = max(n_iter + 1, int(_THINNING * n_iter) + 1)
+        self.next_look = max(n_iter + 1, int(_RULE.thinning * n_iter) + 1)
 
     def hand_over(self, n_iter: int, allowed: float) -> None:
         """Another method goes on from iteration `n_iter`, up to so many passes in all."""

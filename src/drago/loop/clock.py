@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Begins when it is made.
+    """The clock of a solve, which starts when it is made.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Clock:
 
     @contextmanager
     def leaving_out(self) -> Iterator[None]:
-        """What happens meanwhile takes no time: compilation."""
+        """Do not count the time of what happens inside: compilation."""
         began = self._now()
         try:
             yield
@@ -58,7 +58,7 @@ class Clock:
 
     @contextmanager
     def of_evaluations(self) -> Iterator[None]:
-        """What happens meanwhile takes time, but not the method's."""
+        """Count the time of what happens inside, but not as the method's."""
         began = self._now()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What ends a solve with success, and whether it seems near by what a method estimates for free."""
+"""What ends a solve with success, and whether a method's free estimates say that it is near."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from drago.loop.best import Best
 from drago.loop.protocol import Iterate
 from drago.problem import DROProblem
 
-# By how much less than what is wanted an estimate has to be to call for a certificate: of the gap,
-# and of the square of a slope.
+# An estimate calls for a certificate below this share of what is wanted: an estimate of the gap, or
+# of the square of a slope.
 _OF_GAP = 0.7
 _OF_SLOPE = 0.5
 _TINY = 1e-300
@@ -32,7 +32,7 @@ class Goal:
     Attributes
     ----------
     factor : float
-        The certified gap by the method's estimate of it, at the last certificate.
+        The certified gap divided by the method's estimate of it, at the last certificate.
     """
 
     def __init__(self, problem: DROProblem, tol: float) -> None:

@@ -1,4 +1,4 @@
-"""What is said of the points that a method shows: from the problem alone, in float64."""
+"""The judge of the points that a method shows: from the problem alone, in float64."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from drago.loop.protocol import Iterate
 from drago.metric import subsample
 from drago.problem import DROProblem, Evaluation
 
-# Rows at which predictions that are sums of steps are looked at, and how well their losses have to
-# agree, by the objective of the trivial model.
+# Predictions that are sums of many steps are computed afresh at so many rows; the losses have to
+# agree to this share of the trivial model's objective.
 _WITNESSES = 32
 _AGREEMENT = 1e-11
-# Weights that are tried for a better bound, where the method offers none.
+# Newton steps that may be tried to predict better weights, where the method offers none.
 _PREDICTIONS = 3
 
 
@@ -87,7 +87,7 @@ class Judge:
         return uncertified(problem, problem.primal(ev.w, ev.losses, q)), ev.w, ev.b
 
     def trusted(self, iterate: Iterate) -> Evaluation | None:
-        """What the method has computed at its point; not where the digits of it are lost."""
+        """The evaluation that came with a point; None where it has lost too many digits."""
         ev, problem = iterate.evaluation, self._problem
         if ev is None or not iterate.is_sum:
             return ev

@@ -7,7 +7,7 @@ from typing import Any
 
 from drago.loop.best import Best, Entry
 from drago.loop.clock import Clock
-from drago.loop.protocol import Iterate, State
+from drago.loop.protocol import Iterate, Progress
 from drago.problem import DROProblem
 from drago.result import Record
 
@@ -19,9 +19,9 @@ class Ledger:
     ----------
     problem : DROProblem
     clock : Clock
-        The time in each record, and told of what a callback takes.
+        Gives the time of each record, and is told how long callbacks take.
     callback : callable or None
-        Called with a `State` by `report`.
+        Called with a `Progress` by `report`.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Ledger:
     """
 
     def __init__(
-        self, problem: DROProblem, clock: Clock, callback: Callable[[State], Any] | None = None
+        self, problem: DROProblem, clock: Clock, callback: Callable[[Progress], Any] | None = None
     ) -> None:
         self._problem, self._clock, self._callback = problem, clock, callback
         self._best: Best | None = None
@@ -78,7 +78,7 @@ class Ledger:
         _, w, b = self.best.point
         coef, intercept = self._problem.to_public(w, b)
         last = self.records[-1]
-        state = State(
+        progress = Progress(
             n_iter=last.n_iter,
             coef=coef,
             intercept=intercept,
@@ -91,6 +91,6 @@ class Ledger:
         )
         with self._clock.of_evaluations():
             try:
-                return bool(self._callback(state))
+                return bool(self._callback(progress))
             except StopIteration:
                 return True

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from drago._interrupts import guard
 from drago._validation import are_finite
 from drago.certificate.search import AMPLE
-from drago.files.checkpoint import State as CheckpointState
+from drago.files.checkpoint import State
 from drago.loop.best import Best
 from drago.loop.budget import Budget
 from drago.loop.clock import Clock
@@ -31,8 +31,8 @@ from drago.loop.protocol import Counts
 from drago.loop.protocol import Diverged as Diverged
 from drago.loop.protocol import Enough as Enough
 from drago.loop.protocol import Iterate as Iterate
+from drago.loop.protocol import Progress as Progress
 from drago.loop.protocol import Start as Start
-from drago.loop.protocol import State as State
 from drago.loop.protocol import Stop as Stop
 from drago.loop.resume import Checkpoints
 from drago.loop.start import start_on_a_part
@@ -57,7 +57,7 @@ class Loop:
     time_limit : float or None
         Seconds, compilation not counted.
     callback : callable or None
-        Called with a `State` at each certificate; a true return value stops the solve.
+        Called with a `Progress` at each certificate; a true return value stops the solve.
     random_state : int
         Seed for the methods that draw.
     start : Start, optional
@@ -76,7 +76,7 @@ class Loop:
     Attributes
     ----------
     clock, budget, goal, judge, ledger
-        The time; what certificates may cost; what ends the solve; who makes them; what was found.
+        The time; what certificates may cost; what ends the solve; who certifies; what was found.
     oracle : DualOracle
         The judge's, for methods too.
     status : Status
@@ -96,7 +96,7 @@ class Loop:
         tol: float,
         max_iter: int | None = None,
         time_limit: float | None = None,
-        callback: Callable[[State], Any] | None = None,
+        callback: Callable[[Progress], Any] | None = None,
         random_state: int = 0,
         start: Start | None = None,
         checkpoints: Checkpoints | None = None,
@@ -167,12 +167,12 @@ class Loop:
 
     @property
     def has_start(self) -> bool:
-        """Whether that is another point than the trivial model."""
+        """Whether methods start from another point than the trivial model."""
         return self.start_at is not None
 
     @property
     def was_given_a_start(self) -> bool:
-        """Whether it is, and does not come from a method that handed over."""
+        """Whether they do, and the point does not come from a method that handed over."""
         return self.start_at is not None and not any(self.before)
 
     @property
@@ -227,7 +227,7 @@ class Loop:
         return Counts() if last is None else Counts(last.n_iter, last.n_passes, last.n_oracle_calls)
 
     def iterations_left(self, n_iter: int) -> int:
-        """How many a method may make that has made `n_iter`, up to the limit; at least one."""
+        """How many more a method may make that has made `n_iter`; at least one."""
         done = n_iter + self.before.n_iter
         return sys.maxsize if self.max_iter is None else max(self.max_iter - done, 1)
 
@@ -245,14 +245,14 @@ class Loop:
                 self.budget.spend_on_metric(passes)
         return self.metric
 
-    def rest(self, snapshot: Callable[[], CheckpointState]) -> None:
+    def rest(self, snapshot: Callable[[], State]) -> None:
         """For a method that can be resumed: `snapshot` holds all it needs to go on from here."""
         if self._checkpoints is not None:
             self._checkpoints.rest(self, snapshot)
         self.clock.rest()
 
     def hand_over(self, method: Solver, passes: float = np.inf) -> str:
-        """Let another method go on from the best point, for so many passes; it will be named."""
+        """Let another method go on from the best point, for so many passes; messages name it."""
         method = adapted(method)
         try:
             method.check(self.problem)
@@ -280,13 +280,13 @@ class Loop:
     # ------------------------------------------------------------------------ the judgements
 
     def _is_due(self, iterate: Iterate) -> bool:
-        """When the method says so, by its own estimate of the gap, or from time to time."""
+        """Whether a certificate is due: the method or its estimate says so, or it is time again."""
         if iterate.milestone or self.goal.seems_reached(iterate, self.best):
             return True
         return not self.trusting and self.budget.is_look_due(iterate)
 
     def _judge(self, iterate: Iterate, credit: float, aloud: bool = True) -> None:
-        """Have a point certified, and tell the callback unless it has had its say."""
+        """Have a point certified and, with `aloud`, tell the callback."""
         with self.clock.of_evaluations():
             found = self.judge.certify(iterate, credit)
             self.budget.looked(iterate.n_iter)
@@ -353,7 +353,7 @@ class Loop:
             compile_for(self.problem, method, rehearse)
 
     def _is_interrupted(self) -> bool:
-        """Whether an interrupt has come meanwhile; it is the status then."""
+        """Whether an interrupt has come meanwhile, which is then the status."""
         try:
             self._guard.poll()
         except KeyboardInterrupt:

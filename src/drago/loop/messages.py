@@ -14,7 +14,7 @@ import numpy as np
 
 from drago.certificate.certificate import Certificate
 from drago.loop.method import Method
-from drago.loop.protocol import State
+from drago.loop.protocol import Progress
 from drago.result import Status
 
 if TYPE_CHECKING:
@@ -73,17 +73,17 @@ def _flatness(loop: Loop) -> str:
     )
 
 
-def narrated(callback: Callable[[State], Any] | None) -> Callable[[State], Any]:
+def narrated(callback: Callable[[Progress], Any] | None) -> Callable[[Progress], Any]:
     """`callback`, with a line printed for each certificate."""
     print(f"{'passes':>8}  {'primal':>14}  {'dual':>14}  {'gap':>8}  {'relative':>8}  {'time':>8}")
 
-    def narrate(state: State) -> Any:
+    def narrate(now: Progress) -> Any:
         print(
-            f"{state.n_passes:8.1f}  {state.primal:14.8g}  {state.dual:14.8g}  {state.gap:8.1e}  "
-            f"{state.rel_gap:8.1e}  {state.time:6.2f} s",
+            f"{now.n_passes:8.1f}  {now.primal:14.8g}  {now.dual:14.8g}  {now.gap:8.1e}  "
+            f"{now.rel_gap:8.1e}  {now.time:6.2f} s",
             flush=True,
         )
-        return None if callback is None else callback(state)
+        return None if callback is None else callback(now)
 
     return narrate
 

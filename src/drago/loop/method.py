@@ -39,10 +39,9 @@ class Method:
     has_threads : bool
         Whether it has threads of its own, as many as `with_threads` says: then BLAS gets one.
     needs : tuple of str
-        What it cannot do without, of what a row store may offer
-        (`drago.rows.base.RowStore.capabilities`).
+        What a row store has to offer for it (`drago.rows.base.RowStore.capabilities`).
     layout : int
-        The number of what `resume` takes: a checkpoint with another one is refused.
+        The version of what `resume` takes: a checkpoint of another one is refused.
     """
 
     name: str = ""
@@ -78,7 +77,7 @@ class Method:
     ) -> tuple[Metric, Vector] | None:
         """The metric for all rows and their centre, from a part of them and its optimum.
 
-        None: the metric that it was solved in serves for all rows as well.
+        None where the metric in which the part was solved serves for all rows as well.
         """
         return None
 
@@ -103,7 +102,7 @@ class Solver(Protocol):
 
 
 class Adapted(Method):
-    """A method that declares nothing, from an object that is none.
+    """Makes a method of an object that has no more than `Solver` asks for.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 class Diverged(FloatingPointError):
-    """Iterates that are no numbers."""
+    """Iterates that have become NaN or infinite."""
 
 
 class Enough(Exception):
@@ -47,11 +47,11 @@ class Iterate(NamedTuple):
     milestone : bool
         The end of a stage of the method: a certificate is due in any case.
     is_measured : bool
-        Whether the estimate is that of the gap itself: on small data, where a certificate takes as
-        long as several iterations, none is due before it is small.
+        Whether `gap_estimate` measures the gap itself. On small data, where a certificate takes as
+        long as several iterations, none is due before such an estimate is small.
     is_sum : bool
         Whether the predictions of the evaluation are a sum of many steps, which loses digits where
-        these are huge: certificates look at some rows first.
+        these are huge. Then some rows are computed afresh before a certificate trusts them.
     """
 
     w: Matrix
@@ -109,7 +109,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class State:
+class Progress:
     """What a callback sees at each certificate."""
 
     n_iter: int

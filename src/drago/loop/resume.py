@@ -1,4 +1,4 @@
-"""What a solve has to remember to go on bit for bit: the loop's part, and whose problem it is."""
+"""Saving and resuming a solve, bit for bit: the loop's part, and which solve a file belongs to."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 # Saving may take this share of the time.
 _SHARE = 0.05
-# How much further than it claims a saved point may be from the optimum: the rounding of objectives
-# and of differences of them, relative to the objective, and of gaps, relative to themselves.
+# By how much a saved point may claim too much, which is rounding: of objectives and of their
+# differences, relative to the objective, and of gaps, relative to themselves.
 _OF_VALUES = 1e-12
 _OF_DIFFERENCES = 1e-15
 _OF_GAPS = 1e-6
-# Passes that judging it again may cost, besides twice what it cost before.
+# Passes that it may cost to judge it again, on top of twice what that cost before.
 _CREDIT = 4.0
 
 
@@ -61,7 +61,7 @@ class Checkpoints:
         self._has_failed = False
 
     def begin(self, loop: Loop, method: Method) -> Callable[[], str] | None:
-        """Restore what was saved for this very solve: what goes on from there, if it was."""
+        """Restore what was saved for this very solve; returns what goes on from there, or None."""
         self._identity = identity(loop, method)
         found = load(self.path)
         if found is None:

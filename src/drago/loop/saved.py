@@ -7,7 +7,7 @@ from typing import Any
 
 from drago._validation import shown
 from drago.certificate.certify import NO_BOUND
-from drago.certificate.search import AMPLE
+from drago.certificate.search import AMPLE, FEASIBILITY
 from drago.files.archive import State
 from drago.files.checkpoint import CheckpointError
 from drago.files.forms import (
@@ -29,8 +29,6 @@ from drago.files.forms import (
 )
 from drago.problem import DROProblem
 
-# How far outside the set weights may lie, in mass: what rounding leaves.
-_FEASIBILITY = 1e-9
 # What a finite gap may rest on.
 _BOUNDS = ("tangent", "curvature")
 
@@ -46,7 +44,7 @@ def point_forms(problem: DROProblem, prefix: str = "", ending: str = "") -> dict
 
 
 def memory_form(memory: dict[str, Any]) -> Form:
-    """Of an oracle. Where a search begins does not decide where it ends: any number will do."""
+    """The form of an oracle's memory: any numbers, because they do not decide what it finds."""
     return Fields(dict.fromkeys(memory, ANY))
 
 
@@ -107,7 +105,7 @@ def check_loop(problem: DROProblem, oracle: Any, state: State) -> None:
 def require_weights(name: str, problem: DROProblem, q: Any) -> None:
     """Raise where exported weights lie outside of the problem's set."""
     violation = problem.violation(problem.rows.imported(q))
-    if not violation <= _FEASIBILITY:
+    if not violation <= FEASIBILITY:
         raise CheckpointError(
             f"{name} must lie in {problem.uncertainty!r}, but violates it by {violation:.2g}"
         )

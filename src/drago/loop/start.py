@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drago.loop.method import Method
@@ -12,19 +13,30 @@ from drago.result import Status
 if TYPE_CHECKING:
     from drago.loop.loop import Loop
 
-# The part: at least so many rows an unknown, this share of all; and how often it must go into all
-# of them to pay.
-_ROWS = 20
-_SHARE = 8
-_WORTH = 4
-# How well it is solved, in units of unknowns / rows, and at least.
-_TOL = 0.5
-_LOOSEST = 1e-2
+
+@dataclass(frozen=True)
+class _PartRule:
+    """How large the part is, when it pays, and how well it is solved."""
+
+    rows_per_unknown: int = 20
+    """The part has at least so many rows an unknown."""
+    one_in: int = 8
+    """It has at least one in so many of all rows."""
+    worth: int = 4
+    """It pays where there are at least so many times as many rows in all."""
+    tol: float = 0.5
+    """The relative gap to which it is solved, in units of unknowns / rows of the part."""
+    loosest: float = 1e-2
+    """The largest such gap."""
+
+
+_RULE = _PartRule()
 
 
 def start_on_a_part(loop: Loop, method: Method) -> None:
-    """Solve on evenly spaced rows first, loosely, and so on: a good start for few passes.
+    """Solve the problem on evenly spaced rows first, loosely: a good start for few passes.
 
+    Where these are still many, that solve starts on a part of them in turn.
     The optimum on m rows is about ``unknowns / m`` away from that on all of them; there is no use
     in knowing it better than that.
     """
@@ -32,13 +44,13 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     if loop.has_start or not method.progressive:
         return
     n, unknowns = problem.n_samples, problem.n_features * problem.n_outputs
-    size = max(problem.rows.least_part, _ROWS * unknowns, n // _SHARE)
-    if n < _WORTH * size:
+    size = max(problem.rows.least_part, _RULE.rows_per_unknown * unknowns, n // _RULE.one_in)
+    if n < _RULE.worth * size:
         return
     part = problem.take(subsample(problem, size))
     if part.n_classes < problem.n_classes:
         return  # without a class it is another problem
-    tol = max(loop.tol, min(_TOL * unknowns / size, _LOOSEST))
+    tol = max(loop.tol, min(_RULE.tol * unknowns / size, _RULE.loosest))
     inner = loop.inner(part, tol, max_iter=loop.max_iter, trusting=True)
     result = inner.run(method)
     loop.budget.spend(result.n_passes * size / n)

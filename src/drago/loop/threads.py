@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from drago.loop.method import Method
 from drago.problem import DROProblem
 
-# Entries of X below which a second BLAS thread costs more than it gives, and below which BLAS
-# wakes none.
-_SMALL = 1 << 20
-_TINY = 1 << 12
-# Threads that matrices of more unknowns than this are worth: sixteen wait for each other.
-_FEW, _FEW_UNKNOWNS = 4, 128
+
+@dataclass(frozen=True)
+class _ThreadRule:
+    """When more than one BLAS thread pays."""
+
+    tiny: int = 1 << 12
+    """Up to so many entries of X, BLAS wakes no second thread by itself."""
+    small: int = 1 << 20
+    """Up to so many entries, a second thread costs more than it gives."""
+    few_unknowns: int = 128
+    """The same where the rows are on a device: this side then has matrices of the unknowns alone,
+    and up to so many of them a second thread does not pay."""
+    most: int = 4
+    """Threads for matrices of more unknowns: sixteen would wait for each other."""
+
+
+_RULE = _ThreadRule()
 
 
 def blas_threads(problem: DROProblem, method: Method) -> Any:
-    """One BLAS thread for small problems and methods with threads of their own; or the caller's."""
-    if not problem.rows.is_on_host:  # on this side there are no more than matrices of the unknowns
+    """A context with one BLAS thread, or with the caller's where the problem is large.
+
+    A method that has threads of its own gets one BLAS thread on large problems too.
+    """
+    if not problem.rows.is_on_host:
         unknowns = problem.n_features * problem.n_outputs
-        return at_most(1 if unknowns <= _FEW_UNKNOWNS else min(_FEW, os.cpu_count() or 1))
+        most = 1 if unknowns <= _RULE.few_unknowns else min(_RULE.most, os.cpu_count() or 1)
+        return at_most(most)
     entries = problem.n_samples * problem.n_features * problem.n_outputs
-    if max(entries, problem.n_features**2) <= _TINY:
+    if max(entries, problem.n_features**2) <= _RULE.tiny:
         return nullcontext()
-    if not method.has_threads and (problem.is_sparse or entries > _SMALL):
+    if not method.has_threads and (problem.is_sparse or entries > _RULE.small):
         return nullcontext()
     return at_most(1)
 
@@ -41,7 +57,7 @@ def at_most(n_threads: int | None) -> Any:
 
 @cache
 def _controller() -> Any:
-    """None where there is no such package, which comes with scikit-learn."""
+    """What limits BLAS; None without threadpoolctl, which comes with scikit-learn."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:

@@ -54,7 +54,7 @@ def compile_for(
 
         accumulate(few.X, np.arange(1), np.ones(few.n_samples), np.zeros(few.n_features))
     method.compile(problem)
-    if problem.n_samples > LONG and problem.divergence.name == "chi2":
+    if problem.n_samples > LONG and problem.divergence.is_chi2:
         from drago.kernels.divergences import chi2
 
         chi2(np.ones(few.n_samples), few.p)

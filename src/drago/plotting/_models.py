@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_sample_weight, check_vector, numeric, shown
-from drago.terms.uncertainty import Grouped, UncertaintySet, UserSet, as_uncertainty
+from drago.terms.uncertainty import UncertaintySet
 
 Vector = npt.NDArray[np.float64]
 
@@ -69,32 +68,16 @@ def set_of(model: Any) -> UncertaintySet:
 
 def tail_of(model: Any) -> float | None:
     """The share of the rows that the model is fitted for, where it says so."""
-    uncertainty = set_of(model)
-    share = uncertainty.tail_share
+    share = set_of(model).tail_share
     return share if share is not None and share < 1 else None
 
 
 def cap_of(model: Any) -> float | None:
     """The largest multiple of the nominal weights that a `CVaR` allows, by rows or by groups."""
-    uncertainty = set_of(model)
-    if isinstance(uncertainty, Grouped):
-        uncertainty = as_uncertainty(uncertainty.inner)
-    return None if uncertainty.tail_share is None else 1.0 / uncertainty.tail_share
-
-
-def short_name(uncertainty: UncertaintySet) -> str:
-    """A set in a legend: "CVaR(0.1)"; "mean" where it leaves no choice."""
-    if isinstance(uncertainty, Grouped):
-        return f"Grouped({short_name(as_uncertainty(uncertainty.inner))})"
-    if isinstance(uncertainty, UserSet):
-        return type(uncertainty.given).__name__
-    if uncertainty.tail_share == 1:
-        return "mean"
-    values = uncertainty.get_params(deep=False).values()
-    inside = ", ".join(f"{value:g}" for value in values if isinstance(value, numbers.Real))
-    return f"{type(uncertainty).__name__}({inside})" if inside else type(uncertainty).__name__
+    share = set_of(model).ungrouped.tail_share
+    return None if share is None else 1.0 / share
 
 
 def name_of(model: Any) -> str:
     """What a model is called in a legend, where no name is given: its uncertainty set."""
-    return short_name(set_of(model))
+    return set_of(model).label

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from drago._validation import check_nominal, check_number, check_vector
 from drago.plotting._axes import GREY, add_legend, axes_for, styled
-from drago.plotting._models import short_name
 from drago.terms.uncertainty import Simplex, as_uncertainty
 
 Vector = npt.NDArray[np.float64]
@@ -186,7 +185,7 @@ class SimplexDisplay:
             grid=grid,
             values=np.array([value(q) for q in grid]),
             level=value(best(losses, nu)),
-            name=short_name(uncertainty) if name is None else name,
+            name=uncertainty.label if name is None else name,
         )
         return display.plot(ax, **kwargs)
 

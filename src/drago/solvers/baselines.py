@@ -18,9 +18,7 @@ from drago._validation import check_integer, check_number, check_option
 from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.problem import DROProblem, NonFiniteLossError
-from drago.terms.uncertainty.balls import BallOracle
-from drago.terms.uncertainty.capped import CappedOracle
-from drago.terms.uncertainty.spectral import SpectralOracle
+from drago.terms.uncertainty import DualOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -168,7 +166,7 @@ class Prospect(Method):
         return _ProspectRun(problem, loop).run(self.step_size)
 
 
-class _Run:
+class _StochasticRun:
     """One run: the point in the kernels' form, and the control of the step size."""
 
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
@@ -277,20 +275,13 @@ def _rows(problem: DROProblem) -> tuple[Any, Any, Any]:
     return values, np.empty(0, np.int32), np.empty(0, np.int32)
 
 
-def _set_codes(oracle: Any) -> tuple[int, int, float, Vector]:
+def _set_codes(oracle: DualOracle) -> tuple[int, int, float, Vector]:
     """Family, divergence, parameter and spectrum of a set for the kernels."""
-    from drago.kernels.baselines import BALL, CAPPED, CHI2, KL, SPECTRAL
-
-    divergence = CHI2 if oracle.divergence.name == "chi2" else KL
-    if isinstance(oracle, CappedOracle):
-        return CAPPED, divergence, oracle.cap, np.empty(0)
-    if isinstance(oracle, BallOracle):
-        return BALL, divergence, oracle.radius, np.empty(0)
-    assert isinstance(oracle, SpectralOracle)
-    return SPECTRAL, divergence, 0.0, oracle.uncertainty.masses(oracle.p)
+    assert oracle.family is not None
+    return oracle.family, oracle.divergence.code, oracle.parameter, oracle.spectrum
 
 
-class _SGDRun(_Run):
+class _SGDRun(_StochasticRun):
     weight = 1.0
 
     def __init__(self, problem: DROProblem, loop: Loop, settings: SGD) -> None:
@@ -324,7 +315,7 @@ class _SGDRun(_Run):
         return total / self.n + 0.5 * problem.mu * float(np.dot(self.w, self.w))
 
 
-class _LSVRGRun(_Run):
+class _LSVRGRun(_StochasticRun):
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         super().__init__(problem, loop)
         self.oracle = problem.dual_oracle()
@@ -354,7 +345,7 @@ class _LSVRGRun(_Run):
         return merit
 
 
-class _ProspectRun(_Run):
+class _ProspectRun(_StochasticRun):
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         super().__init__(problem, loop)
         self.oracle = problem.dual_oracle()

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from drago.certificate.cost import curvature_cost, order
+from drago.certificate.cost import curvature_cost, n_unknowns
 from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
-from drago.rows.tables.array_blocks import SMALL
 from drago.solvers.drago.method import Drago
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 
-# The rule of "auto", fitted on benchmarks/measurements/solvers.csv. Newton steps win where they are
-# compiled and the unknowns few: on small data, and at kinks if the Hessian of the tail costs no
-# more than so many passes. Where they are not, if the tail holds about as many rows as there are
-# unknowns.
-_FEW_UNKNOWNS = 250
-_CHEAP_TAIL = 1.5
-_THIN = (0.2, 2.0)
-# Or in balls on tiny data with the logistic loss, whose curvature changes on the way; or on still
-# less of it where the shift cost is this share of the objective at w = 0; or for several outputs
-# with no more unknowns than this, and little l2_reg.
-_TINY = 1 << 15
-_KINKS = 0.01
-_VERY_FEW_UNKNOWNS = 20
-# A metric is of no use where its greatest and least curvature differ by no more than this; looked
-# for on data where a look costs little.
-_WELL_CONDITIONED = 5.0
-_MANY_ROWS = 5000
-_FEW_FEATURES = 100
-# Nor with several outputs and fewer rows than this many times the unknowns, for little l2_reg.
-_ROWS_PER_UNKNOWN = 10
-_LITTLE = 0.1
+
+@dataclass(frozen=True)
+class _AutoRule:
+    """The thresholds of `choose`, fitted on benchmarks/measurements/solvers.csv."""
+
+    few_unknowns: int = 250
+    """Newton steps are for at most so many unknowns."""
+    small: int = 1 << 19
+    """Compiled ones win up to so many entries of X; up to twice as many without a shift cost."""
+    cheap_tail: float = 1.5
+    """Beyond that they win at kinks, if the Hessian of the tail costs at most so many passes."""
+    thin_tail: tuple[float, float] = (0.2, 2.0)
+    """Compiled or not, they win where the tail holds from so many to so many rows an unknown."""
+    tiny: int = 1 << 15
+    """They win in balls with the logistic loss, whose curvature changes on the way, up to so many
+    entries; for a small shift cost, up to a quarter of that."""
+    small_shift_cost: float = 0.01
+    """What a small shift cost is at most, as a share of the objective at w = 0."""
+    very_few_unknowns: int = 20
+    """With several outputs and a small l2_reg they win up to so many unknowns."""
+    small_l2_reg: float = 0.1
+    """What a small l2_reg is less than."""
+    rows_per_unknown: int = 10
+    """With several outputs, a small l2_reg and fewer rows than that a metric is of no use."""
+    well_conditioned: float = 5.0
+    """Nor is it where its greatest curvature is at most so many times its least."""
+    few_features: int = 100
+    """Whether that is so is looked at for at most so many features."""
+    many_rows: int = 5000
+    """With a shift cost it is looked at from so many rows on, for squared and Huber losses."""
+
+
+_RULE = _AutoRule()
 IN_METRIC = LBFGS(metric="auto", progressive=True, memory=40)
 
 
@@ -43,13 +55,16 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     1. In an `L2Ball`, Newton steps on small data (2^19 entries) with at most 250 unknowns, where
        they apply; otherwise DRAGO, which has them finish where they are affordable.
     2. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
-       wherever a row enters the tail: for a `CVaR` with the chi2 divergence, where they are
-       compiled, on small data (2^19 entries; 2^20 without a shift cost), and without a shift cost
-       on larger ones too, if the loss is squared or Huber's and the Hessian of the tail costs no
-       more than 1.5 passes; for any divergence if the tail of a `CVaR` holds 0.2 to 2 times as
-       many rows as there are unknowns, or on tiny data (2^13 entries) if the shift cost is at most
-       1% of the objective at w = 0; in balls with the logistic loss on tiny data (2^15 entries);
-       with several outputs for at most 20 unknowns and l2_reg < 0.1.
+       wherever a row enters the tail:
+
+       - for a `CVaR` with the chi2 divergence, where they are compiled, on small data (2^19
+         entries; 2^20 without a shift cost). Without a shift cost on larger data too, if the loss
+         is squared or Huber's and the Hessian of the tail costs no more than 1.5 passes;
+       - for a `CVaR` with any divergence, if its tail holds 0.2 to 2 times as many rows as there
+         are unknowns, or on tiny data (2^13 entries) if the shift cost is at most 1% of the
+         objective at w = 0;
+       - in balls with the logistic loss on tiny data (2^15 entries);
+       - with several outputs for at most 20 unknowns and l2_reg < 0.1.
     3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
        100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
        several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
@@ -58,13 +73,14 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if not problem.constraint.has_bounds:
         where = f"because it stays in {problem.constraint!r}; "
         affordable = Newton.is_affordable(problem)
-        if affordable and problem.n_entries <= SMALL and order(problem) <= _FEW_UNKNOWNS:
+        few = n_unknowns(problem) <= _RULE.few_unknowns
+        if affordable and few and problem.n_entries <= _RULE.small:
             return Newton(), (Drago(),), f"auto took newton, {where}"
         return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
     if not problem.rows.has("compiled"):
         where = "on a device" if problem.rows.is_linear else "for a model that is not linear"
         return IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "
-    unknowns = order(problem)
+    unknowns = n_unknowns(problem)
     if _is_for_newton(problem):
         why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
         return Newton(), (IN_METRIC,), why
@@ -73,8 +89,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if _is_well_conditioned(problem):
         why = "auto took lbfgs, for well-conditioned features; "
         return LBFGS(), () if users else (IN_METRIC,), why
-    few = problem.n_samples < _ROWS_PER_UNKNOWN * problem.n_features * problem.n_outputs
-    if problem.n_outputs > 1 and few and problem.mu < _LITTLE:
+    few = problem.n_samples < _RULE.rows_per_unknown * problem.n_features * problem.n_outputs
+    if problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg:
         why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
         return LBFGS(), () if users else (IN_METRIC,), why
     others: tuple[Method, ...] = ()
@@ -91,39 +107,39 @@ def _rows_in_tail(problem: DROProblem) -> float:
 
 def _is_for_newton(problem: DROProblem) -> bool:
     """Whether its steps are possible, and the fastest."""
-    unknowns, rows = order(problem), _rows_in_tail(problem)
-    if problem.is_sparse or unknowns > _FEW_UNKNOWNS:
+    unknowns, rows = n_unknowns(problem), _rows_in_tail(problem)
+    if problem.is_sparse or unknowns > _RULE.few_unknowns:
         return False
     try:
         Newton().check(problem)
     except ValueError:
         return False
     if problem.n_outputs > 1:
-        return unknowns <= _VERY_FEW_UNKNOWNS and problem.mu < _LITTLE
-    if _THIN[0] * unknowns <= rows <= _THIN[1] * unknowns:
+        return unknowns <= _RULE.very_few_unknowns and problem.mu < _RULE.small_l2_reg
+    if _RULE.thin_tail[0] * unknowns <= rows <= _RULE.thin_tail[1] * unknowns:
         return True
     ball = problem.uncertainty.own_divergence is not None
-    if ball and problem.loss.is_classification and problem.n_entries <= _TINY:
+    if ball and problem.loss.is_classification and problem.n_entries <= _RULE.tiny:
         return True
     if not math.isfinite(rows):
         return False
     if not Newton.is_compiled(problem):
-        kinks = problem.nu <= _KINKS * abs(problem.reference[0])
-        return kinks and problem.n_entries <= _TINY // 4
-    if problem.n_entries <= (SMALL if problem.nu > 0 else 2 * SMALL):
+        kinks = problem.nu <= _RULE.small_shift_cost * abs(problem.reference[0])
+        return kinks and problem.n_entries <= _RULE.tiny // 4
+    if problem.n_entries <= (_RULE.small if problem.nu > 0 else 2 * _RULE.small):
         return True
     # Logistic losses take many steps while the coefficients grow.
     kinks = problem.nu == 0 and problem.loss.is_of_residuals
-    return kinks and curvature_cost(problem, rows) <= _CHEAP_TAIL
+    return kinks and curvature_cost(problem, rows) <= _RULE.cheap_tail
 
 
 def _is_well_conditioned(problem: DROProblem) -> bool:
     """Whether the features are, where that decides."""
-    if problem.n_outputs > 1 or problem.n_features > _FEW_FEATURES:
+    if problem.n_outputs > 1 or problem.n_features > _RULE.few_features:
         return False
-    constant = problem.loss.is_of_residuals and problem.n_samples >= _MANY_ROWS
+    constant = problem.loss.is_of_residuals and problem.n_samples >= _RULE.many_rows
     corners = problem.nu == 0 and problem.uncertainty.own_divergence is None
     if not (constant or corners):
         return False
     curvature = make_metric(problem._replace(mu=0.0), "auto").eigenvalues
-    return bool(curvature.max() <= _WELL_CONDITIONED * curvature.min())
+    return bool(curvature.max() <= _RULE.well_conditioned * curvature.min())

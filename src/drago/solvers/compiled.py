@@ -11,7 +11,7 @@ def is_capped_chi2(problem: DROProblem) -> bool:
     return bool(
         problem.uncertainty.is_capped
         and (share is None or share < 1)
-        and problem.divergence.name == "chi2"
+        and problem.divergence.is_chi2
         and problem.rows.has("compiled")
         and not problem.is_sparse
         and problem.n_outputs == 1

@@ -40,7 +40,7 @@ class GradientDescent(Method):
     name = "gd"
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        run = _Descent(problem, loop)
+        run = _DescentRun(problem, loop)
         if problem.nu > 0 or problem.kappa_q <= 1:
             return run.descend()
         return run.subgradient()
@@ -61,7 +61,9 @@ class _Point:
         return float(np.vdot(self.grad, self.grad) + np.dot(self.grad_b, self.grad_b))
 
 
-class _Descent:
+class _DescentRun:
+    """One run of gradient descent, and the count of what it cost."""
+
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         self.problem, self.loop = problem, loop
         self.oracle = problem.dual_oracle()
@@ -169,7 +171,7 @@ class AGOG(Method):
     name = "agog"
 
     def check(self, problem: DROProblem) -> None:
-        if problem.divergence.name != "chi2" or problem.uncertainty.is_users:
+        if not problem.divergence.is_chi2 or problem.uncertainty.is_users:
             raise ValueError(
                 f"solver {self.name!r} takes divergence='chi2' and built-in sets, but the problem "
                 f"has {problem.divergence.name!r} and {problem.uncertainty!r}."
@@ -180,7 +182,7 @@ class AGOG(Method):
             )
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        return _Optimistic(problem, loop).run()
+        return _AGOGRun(problem, loop).run()
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,9 @@ class _Field:
         return self.evaluation.losses
 
 
-class _Optimistic:
+class _AGOGRun:
+    """One run of AG-OG, and the count of what it cost."""
+
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         self.problem, self.loop = problem, loop
         self.oracle, self.exact = problem.dual_oracle(), problem.dual_oracle()

@@ -74,7 +74,8 @@ class LBFGS(Method):
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         in_metric = self.metric != "euclidean" and not is_box(problem)
-        run = (_LinearRun if in_metric and problem.rows.is_linear else _Run)(problem, loop, self)
+        kind = _LineSearchRun if in_metric and problem.rows.is_linear else _LBFGSRun
+        run = kind(problem, loop, self)
         if problem.nu > 0 or problem.kappa_q <= 1:
             return run.minimise(problem.nu, 0.0)
         if problem.uncertainty.own_divergence is not None:
@@ -88,7 +89,7 @@ class LBFGS(Method):
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _TriedPoint:
     """What is known of a point that the method tried."""
 
     value: float
@@ -99,8 +100,8 @@ class _Trial:
     is_sum: bool = False
 
 
-class _Run:
-    """One run: the point in scipy's flat form, and the count of what it cost.
+class _LBFGSRun:
+    """One run of scipy's L-BFGS: the point in scipy's flat form, and the count of what it cost.
 
     Features are centred by their weighted mean when an intercept is fitted: the unknowns are
     ``w``, in the unit of the features, and ``b + xbar'w``, whose directions do not interfere. In a
@@ -114,7 +115,7 @@ class _Run:
         self.n_iter, self.n_calls = 0, 0
         self.mean = np.zeros(problem.n_features)
         self.passes = 0.0
-        self.last: _Trial | None = None
+        self.last: _TriedPoint | None = None
         if loop.start_centre is not None and settings.metric != "euclidean":
             self.mean = loop.start_centre
         elif problem.fit_intercept:
@@ -159,7 +160,7 @@ class _Run:
         )
         bounded = np.isfinite(low).any() or np.isfinite(high).any()
         # The evaluation of each trial point, until its iteration ends.
-        seen: dict[bytes, _Trial] = {}
+        seen: dict[bytes, _TriedPoint] = {}
 
         def value_and_gradient(x: Vector) -> tuple[float, Vector]:
             key = x.tobytes()
@@ -249,7 +250,7 @@ class _Run:
             # Where the objective is level up to rounding, the gradient tells.
             idle = idle + 1 if level and estimate > 0.9 * least else 0
             least = min(least, estimate)
-            here = self.last = _Trial(found.value, slope, ev, q, estimate, is_sum=True)
+            here = self.last = _TriedPoint(found.value, slope, ev, q, estimate, is_sum=True)
             self._observe(here)
             if estimate <= accuracy:
                 return ""
@@ -257,7 +258,7 @@ class _Run:
             raise blocked
         return "the objective does not fall any more"
 
-    def _evaluate(self, x: Vector, nu: float, low: Vector, high: Vector) -> _Trial:
+    def _evaluate(self, x: Vector, nu: float, low: Vector, high: Vector) -> _TriedPoint:
         """``P`` with the shift cost `nu` and its gradient; one pass."""
         problem = self.problem
         w, b = self._unpack(x)
@@ -267,7 +268,7 @@ class _Run:
         q = self.oracle.weights(ev.losses, nu)
         value = problem._replace(nu=nu).primal(w, ev.losses, q)
         slope = self._slope(ev, q)
-        return _Trial(value, slope, ev, q, self._estimate(x, slope, low, high))
+        return _TriedPoint(value, slope, ev, q, self._estimate(x, slope, low, high))
 
     def _slope(self, ev: Evaluation, q: Vector) -> Vector:
         """The gradient of ``P`` in the unknowns; half a pass."""
@@ -282,7 +283,7 @@ class _Run:
         return np.append(flat, self.along * g.b) if problem.fit_intercept else flat
 
     def _estimate(self, x: Vector, slope: Vector, low: Vector, high: Vector) -> float:
-        """``||grad P||^2 / (2 mu)``, or half its square in the metric, where it may move."""
+        """``||grad P||^2 / (2 mu)``, or half its square in the metric; without what bounds hold."""
         held = ((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0))
         size = float(np.linalg.norm(slope[~held]))
         if self.metric is not None:
@@ -296,7 +297,7 @@ class _Run:
         if self.last is not None:
             self._observe(self.last, milestone=True)
 
-    def _observe(self, trial: _Trial, milestone: bool = False) -> None:
+    def _observe(self, trial: _TriedPoint, milestone: bool = False) -> None:
         n = self.problem.n_samples
         self.loop.observe(
             Iterate(
@@ -331,7 +332,8 @@ def _unit(problem: DROProblem, mean: Vector) -> float:
     return float(2.0**power) if abs(power) > 3 else 1.0
 
 
-# Sizes of features that are none: as they are, and next to their mean, where digits cancel.
+# Sizes up to which features count as constant: by themselves, and as a share of their mean, where
+# digits cancel.
 _NO_SIZE, _HARDLY = 1e-100, 1e-7
 # Features that hardly vary get a curvature nevertheless: this share of the greatest.
 _FLOOR = 1e-3
@@ -341,8 +343,8 @@ _FRESH = 50
 _IDLE = 5
 
 
-class _LinearRun(_Run):
-    """The same in a metric, by our own searches alone."""
+class _LineSearchRun(_LBFGSRun):
+    """The same for linear predictors in a metric, by our own searches along lines alone."""
 
     def minimise(self, nu: float, accuracy: float) -> str:
         return self._descend(nu, accuracy)

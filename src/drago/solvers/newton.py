@@ -7,8 +7,8 @@ are held near those of the stage before, ``q0``::
     P_c(w) = max over q in Q of  L(w, q) - c Bregman_D(q, q0)
 
 For a moderate c that is smooth, and a few Newton steps minimise it. Unlike a larger shift cost it
-does not move the optimum, for at the optimal weights it costs nothing. The minimum's weights are
-the next ``q0``, and c falls. Each stage is a proximal step of the dual problem (the method of
+does not move the optimum, because at the optimal weights it costs nothing. The minimum's weights
+are the next ``q0``, and c falls. Each stage is a proximal step of the dual problem (the method of
 multipliers), so that a handful of them is enough.
 """
 
@@ -26,12 +26,11 @@ from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.solvers.compiled import is_capped_chi2
-from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-# The share that the first c is of what would change the objective as much as the start is wrong.
+# The first c, as a share of the one that would change the objective as much as the start is wrong.
 _FIRST = 0.1
 # A stage of one step lets c fall to this, a stage of k steps to the k-th root of it, or so.
 _FALL = 0.2
@@ -100,7 +99,7 @@ class Newton(Method):
             raise ValueError(f"solver 'newton' does not know the curvature of {problem.loss!r}.")
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
-        run = _Run(problem, loop)
+        run = _NewtonRun(problem, loop)
         c = run.first_c()
         idle, least = 0, _LEAST * c
         while idle < _IDLE and c >= least:
@@ -122,21 +121,21 @@ class Newton(Method):
 
 @dataclass(frozen=True)
 class _Move:
-    """What some steps of a stage have come to."""
+    """What a few steps of a stage have led to."""
 
     steps: int
     promise: float
     """Half of Newton's decrement at the last of them."""
     value: float
-    """``P_c`` behind them,"""
+    """``P_c`` after them."""
     level: float
-    """and ``L(w, q)``: the difference is what the move of the weights costs."""
+    """``L(w, q)`` after them; ``level - value`` is what the move of the weights costs."""
     is_over: bool
-    """Whether more of them are of no use to the stage."""
+    """Whether more steps are of no use to the stage."""
 
 
-class _Run:
-    """Where the method stands, and the count of what it cost."""
+class _NewtonRun:
+    """One run: where the method stands, and the count of what it cost."""
 
     def __init__(self, problem: DROProblem, loop: Loop) -> None:
         self.problem, self.loop = problem, loop
@@ -220,7 +219,7 @@ class _Run:
 class _Stage:
     """The objective ``P_c``: that of a larger shift cost, at losses with ``c mirror(q0)`` added."""
 
-    def __init__(self, run: _Run, c: float) -> None:
+    def __init__(self, run: _NewtonRun, c: float) -> None:
         self.run, self.c = run, c
         self.problem = run.problem._replace(nu=run.problem.nu + c)
         self.shift, self.constant = run.problem.rows.scaled(run.mirror, c), c * run.base
@@ -289,7 +288,7 @@ class _Stage:
     def _try(
         self, ev: Evaluation, step: float, dw: Matrix, db: Vector, draw: Matrix
     ) -> Evaluation | None:
-        """The losses there; None where they are no numbers."""
+        """The evaluation after a step of this length; None where the losses are not finite."""
         problem = self.problem
         w, b = ev.w + step * dw, ev.b + step * db
         self.run.n_trials += 1
@@ -317,7 +316,6 @@ class _CompiledStage(_Stage):
         from drago.kernels.newton import capped_newton
 
         run, problem, ev = self.run, self.problem, self.run.ev
-        assert isinstance(run.oracle, CappedOracle)
         steps, trials, self.tau, promise, value, level, state, *there = capped_newton(
             problem.X,
             problem.y,

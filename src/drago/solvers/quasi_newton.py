@@ -25,7 +25,7 @@ _ROUNDING = 1e-14
 _TRIALS = 25
 # Trials in which the bracket has to shrink to a fifth.
 _SLOW = 2
-# The first trial is not to change any coordinate by more than the method can take back.
+# The search gives up before it tries a longer step than this.
 _LONGEST = 1e10
 
 
@@ -41,7 +41,7 @@ class Along:
 
 
 class Line:
-    """``P`` along ``w + t dw, b + t db``, from where it has a value and a slope; convex in t."""
+    """``P`` along ``w + t dw, b + t db``, given its value and slope at t = 0; convex in t."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Line:
         self.origin = Along(0.0, value, slope, start, None)
 
     def at(self, t: float) -> Along:
-        """The point at length t; infinitely high where the losses are no numbers."""
+        """The point at length t; infinitely high where the losses are not finite."""
         self.n_trials += 1
         problem, start = self.problem, self.start
         try:
@@ -79,7 +79,8 @@ class Line:
     def search(self, t: float) -> Along | None:
         """A length that meets the conditions of Wolfe, from a first guess; None if none is found.
 
-        The slope rises with t, so a point is short or long by its sign, and the answer between.
+        The slope rises with t, so its sign tells short points from long ones, and the answer lies
+        between them.
         """
         origin = self.origin
         level = origin.value + _ROUNDING * abs(origin.value)
@@ -145,7 +146,7 @@ class Memory:
         self.count = 0
 
     def add(self, step: Vector, change: Vector) -> None:
-        """Take note of a pair; of one without curvature not."""
+        """Take note of a pair, unless it has no curvature."""
         if not np.dot(step, change) > 1e-16 * np.linalg.norm(step) * np.linalg.norm(change):
             return
         if self.count == self.size:

@@ -8,10 +8,11 @@ from typing import Any
 
 from drago._interrupts import interruptible
 from drago._validation import check_integer, check_number, check_option, shown
+from drago.certificate.search import FEASIBILITY
 from drago.loop.loop import Loop
 from drago.loop.messages import narrated
 from drago.loop.method import Method, Solver, adapted
-from drago.loop.protocol import Start, State
+from drago.loop.protocol import Progress, Start
 from drago.loop.resume import Checkpoints
 from drago.loop.threads import at_most
 from drago.problem import DROProblem, check_problem
@@ -62,7 +63,7 @@ def solve(
     max_iter: int | None = None,
     time_limit: float | None = None,
     random_state: int = 0,
-    callback: Callable[[State], Any] | None = None,
+    callback: Callable[[Progress], Any] | None = None,
     warm_start: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: float = 30.0,
@@ -89,7 +90,7 @@ def solve(
     random_state : int
         Seed for the methods that draw; the same seed gives the same answer.
     callback : callable, optional
-        Called with a `State` at each certificate; a true return value stops the solve.
+        Called with a `Progress` at each certificate; a true return value stops the solve.
     warm_start : SolverResult, array or (coef, intercept), optional
         Where to start: the answer to a similar problem. The weights of a `SolverResult` are used
         too, where they lie in the problem's set.
@@ -190,9 +191,9 @@ def _are_weights(q: Any, problem: DROProblem) -> bool:
     """Whether weights of another problem may start this one."""
     if problem.uncertainty.is_users:
         return False
-    if problem.divergence.name == "kl" and not problem.rows.extremes(q)[0] > 0:
+    if problem.divergence.is_steep and not problem.rows.extremes(q)[0] > 0:
         return False  # a weight of 0 could never grow again
-    return bool(problem.violation(q) <= 1e-9)
+    return bool(problem.violation(q) <= FEASIBILITY)
 
 
 def _on_device(problem: DROProblem, device: Any) -> DROProblem:

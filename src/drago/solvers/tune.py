@@ -65,7 +65,7 @@ def tune(
 
     For each step size and seed the method makes `n_passes` passes; what counts is the mean of the
     objective over the last ten of them, averaged over the seeds. Step sizes that diverge for any
-    seed are discarded: iterates that are no numbers, or a mean above the objective of the start.
+    seed are discarded: iterates that are not finite, or a mean above the objective of the start.
     Among those that end level, up to rounding, the largest is taken.
 
     Parameters

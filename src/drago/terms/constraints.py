@@ -16,14 +16,14 @@ Array = npt.NDArray[np.float64]
 
 
 class Constraint:
-    """Base of the sets W; itself all of space."""
+    """Base of the sets W, with the answers of all of space."""
 
     has_bounds = False
     """Whether W is known to be a box, all of space included: `bounds` are not None."""
     is_everything = False
     """Whether there is no constraint."""
     radius: float | None = None
-    """Of a ball around 0; None where W is none."""
+    """The radius where W is a ball around 0, otherwise None."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -27,6 +27,12 @@ class Divergence:
     """Base of `Chi2` and `KL`."""
 
     name: str
+    code: int
+    """What the kernels know it by."""
+    is_chi2: bool = False
+    """Whether it is chi2, with which the weights are piecewise linear in the losses."""
+    is_steep: bool = False
+    """Whether its slope is infinite at a weight of 0: no step leads away from such a weight."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -61,6 +67,14 @@ class Divergence:
     def _mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         raise NotImplementedError  # pragma: no cover
 
+    def _rate(self, q: Vector, p: Vector) -> Vector:
+        """The derivative of each weight with respect to its mirror coordinate."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _largest(self, kappa: float) -> float:
+        """An upper bound on ``D(q || p)`` for all ``q`` with ``q_i <= kappa p_i``."""
+        raise NotImplementedError  # pragma: no cover
+
 
 def _pair(q: npt.ArrayLike, p: npt.ArrayLike) -> tuple[Vector, Vector]:
     """Two vectors of one length."""
@@ -71,7 +85,10 @@ def _pair(q: npt.ArrayLike, p: npt.ArrayLike) -> tuple[Vector, Vector]:
 class Chi2(Divergence):
     """``D(q || p) = 1/2 sum_i (q_i - p_i)^2 / p_i``, ``Omega(q) = 1/2 sum_i q_i^2 / p_i``."""
 
-    name = "chi2"
+    name, code, is_chi2 = "chi2", 0, True
+
+    def _largest(self, kappa: float) -> float:
+        return 0.5 * (kappa - 1.0)
 
     def _value(self, q: Vector, p: Vector) -> float:
         if q.size <= LONG:
@@ -84,11 +101,17 @@ class Chi2(Divergence):
     def _mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         return np.divide(q, p, out=out)
 
+    def _rate(self, q: Vector, p: Vector) -> Vector:
+        return p
+
 
 class KL(Divergence):
     """``D(q || p) = Omega(q) = sum_i q_i log(q_i / p_i)``."""
 
-    name = "kl"
+    name, code, is_steep = "kl", 1, True
+
+    def _largest(self, kappa: float) -> float:
+        return float(np.log(kappa))
 
     def _sum(self, q: Vector, p: Vector) -> float:
         # x log x - (x - 1) is summed instead of x log x: equal because q and p have the same sum,
@@ -100,6 +123,9 @@ class KL(Divergence):
     def _mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         with np.errstate(divide="ignore"):
             return np.log(q / p, out=out)
+
+    def _rate(self, q: Vector, p: Vector) -> Vector:
+        return q
 
 
 _BY_NAME: dict[str, type[Divergence]] = {"chi2": Chi2, "kl": KL}

@@ -148,7 +148,7 @@ class Loss:
 
 
 class _Compiled(Loss):
-    """What the losses with kernels share: these compare the lengths, which costs nothing there."""
+    """What the losses with kernels share. The kernels compare the lengths, at no cost."""
 
     def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
         losses, dlosses = np.empty(raw.shape[:1]), np.empty(raw.shape)
@@ -167,14 +167,14 @@ class _Compiled(Loss):
             raise self._refusal(y, raw)
 
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
-        """Whether the arrays fit together; only then they are filled."""
+        """Fill the arrays where they fit together; returns whether they do."""
         raise NotImplementedError  # pragma: no cover
 
     def _refusal(self, y: Any, raw: Any, *weights: Any) -> Exception:
         """Why these arrays are not taken."""
         given = [np.asarray(values) for values in (y, raw, *weights)]
         kinds = "".join(values.dtype.kind for values in given)
-        several = isinstance(self, Multinomial)
+        several = self.has_class_hessian
         numbers = set(kinds) <= set("biuf") and not (several and kinds[0] not in "iu")
         labels = " of integers in [0, n_outputs)" if several else ""
         return (ValueError if numbers else TypeError)(

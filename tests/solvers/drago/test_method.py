@@ -13,6 +13,7 @@ import drago
 import reference
 from cases import DIVERGENCES, LEVEL, kink, no_worse, thinned
 from drago.loop import loop as base
+from drago.loop import start
 from drago.loop.loop import Iterate
 from drago.solvers.drago.constants import theory_step
 
@@ -356,7 +357,8 @@ def test_the_start_on_a_part_is_named_and_can_be_switched_off():
 ], keep=2), ids=str)  # fmt: skip
 def test_the_start_on_a_part_changes_no_answer(loss, options, monkeypatch):
     monkeypatch.setattr("drago.rows.base.RowStore.least_part", 200)
-    monkeypatch.setattr("drago.loop.start._ROWS", 5)
+    rule = dataclasses.replace(start._RULE, rows_per_unknown=5)
+    monkeypatch.setattr(start, "_RULE", rule)
     problem = make(*data(loss, 8200), loss=loss, **options)
     on, off = (solve(problem, drago.Drago(progressive=flag)) for flag in (True, False))
     assert f"of {problem.n_samples} rows" in on.message and near(problem, on, off, 1e-4)

@@ -64,7 +64,7 @@ class ArrayTables(Tables):
     @property
     def has_mirror(self) -> bool:
         """The mirror coordinate of chi2, q/p, is not worth a vector of its own."""
-        return self.problem.divergence.name == "kl"
+        return not self.problem.divergence.is_chi2
 
     # Each starts its search where its last one ended, so there is one for each purpose.
 

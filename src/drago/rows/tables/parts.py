@@ -46,7 +46,7 @@ class PartTables(Tables):
             q = rows.p
         elif isinstance(q, str):
             q, mirror = self.oracle.with_mirror(start.losses, problem.nu)
-            if problem.nu == 0 and problem.divergence.name == "kl":
+            if problem.nu == 0 and not problem.divergence.is_chi2:
                 # A vertex has no mirror coordinate to start from.
                 q, mirror = rows.mix(q, rows.p, 0.5), None
         self._set_weights(q, mirror)

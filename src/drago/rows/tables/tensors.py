@@ -46,7 +46,7 @@ class TensorTables(Tables):
         n, room = rows.n_samples, rows.n_samples + blocks.spare
         # Vectors with entries to spare, see `drago.rows.tables.tensor_blocks`.
         self._q, self._losses, self._u = (self.p.new_zeros(room) for _ in range(3))
-        self._mirror = self.p.new_zeros(n if problem.divergence.name == "kl" else 0)
+        self._mirror = self.p.new_zeros(0 if problem.divergence.is_chi2 else n)
         self._seen = torch.zeros((), dtype=torch.int64, device=self.p.device)
 
     @property

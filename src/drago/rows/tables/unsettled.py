@@ -83,7 +83,7 @@ class Unsettled:
         cls, divergence: Any, slices: Sequence[slice], oracle: Any, u: Vector
     ) -> Unsettled | None:
         """Lists, where weights can be settled and it pays to know which are."""
-        if not isinstance(oracle, CappedOracle) or divergence.name != "chi2":
+        if not isinstance(oracle, CappedOracle) or not divergence.is_chi2:
             return None
         n, count = u.size, len(slices)
         is_large = n >= LEAST_ROWS and _LEAST_BLOCKS <= count <= n // _LEAST_BLOCK
@@ -93,7 +93,7 @@ class Unsettled:
     def compile(cls, divergence: Any, oracle: Any) -> None:
         """Compile the steps on lists, on a few rows."""
         n = oracle.p.size
-        if not isinstance(oracle, CappedOracle) or divergence.name != "chi2":
+        if not isinstance(oracle, CappedOracle) or not divergence.is_chi2:
             return
         table, q = np.zeros(n), np.full(n, 1.0 / n)
         lists = cls([slice(0, n)], oracle, np.zeros(n))

@@ -13,7 +13,7 @@ Vector = npt.NDArray[np.float64]
 
 def theory_step(problem: DROProblem, m: int) -> float:
     """The step size of the paper's theorem, with the constants of its lemmas."""
-    nu = problem.nu / (problem.kappa_q if problem.divergence.name == "kl" else 1.0)
+    nu = problem.nu / (1.0 if problem.divergence.is_chi2 else problem.kappa_q)
     tiny = np.finfo(float).tiny
     step = min(
         1.0 / (32.0 * m),

@@ -38,5 +38,5 @@ def _compile_vectors(few: DROProblem) -> None:
     for basis in (np.empty((0, 0)), np.eye(few.n_features)):
         ones = np.ones(few.n_features)
         proximal_point(points[0], points[1], 1.0, 1.0, points[2], ones, basis, 1.0, 1.0, points[3])
-    if few.divergence.name == "chi2":
+    if few.divergence.is_chi2:
         proximal_argument_chi2(vectors[0], 1.0, vectors[1], few.p, vectors[2])

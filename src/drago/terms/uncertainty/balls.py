@@ -85,6 +85,7 @@ class KLBall(_Ball):
 class BallOracle(DualOracle):
     """``D(q || p) <= radius`` with the ball's own divergence."""
 
+    family = 1
     _remembered = ("_start", "_effective")
 
     def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector, radius: float) -> None:
@@ -92,6 +93,10 @@ class BallOracle(DualOracle):
         self.radius = float(radius)
         self._start = np.nan
         self._effective = np.nan
+
+    @property
+    def parameter(self) -> float:
+        return self.radius
 
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         from drago.kernels.dual_balls import chi2_ball, kl_ball
@@ -101,7 +106,7 @@ class BallOracle(DualOracle):
             # Squares of the losses would leave the range of floating point.
             u, c = (u - u.max()) / spread, min(c / spread, _SCALE[1])
         c = price(c)
-        if self.divergence.name == "chi2":
+        if self.divergence.is_chi2:
             out = chi2_ball(u, self.p, c, self.radius, self._start, q)
             self._mirror(q, mirror)
         else:

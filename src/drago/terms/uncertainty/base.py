@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,12 +104,21 @@ class DualOracle:
         Positive, with sum 1.
     """
 
+    family: int | None = None
+    """What compiled code knows the set by; None where it does not."""
+    spectrum: Vector = EMPTY
+    """The masses of a spectrum, for the family that has one."""
     _remembered: tuple[str, ...] = ()
 
     def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector) -> None:
         self.uncertainty = uncertainty
         self.divergence = divergence
         self.p = p
+
+    @property
+    def parameter(self) -> float:
+        """The number that goes with the family."""
+        return 0.0
 
     def weights(self, u: Vector, c: float) -> Vector:
         """``argmax over q in Q of <u, q> - c Omega(q)``."""
@@ -197,7 +207,8 @@ class DualOracle:
             self.divergence._mirror(q, self.p, out=mirror)
 
     def _rate(self, q: Vector, c: float) -> Vector:
-        return (self.p if self.divergence.name == "chi2" else q) / c
+        """How fast each free weight grows with its loss."""
+        return self.divergence._rate(q, self.p) / c
 
 
 class UncertaintySet:
@@ -217,7 +228,7 @@ class UncertaintySet:
     needs_groups = False
     """Whether it is about groups of rows."""
     tail_share: float | None = None
-    """The least share of the rows, by weight, that all of the weight may lie on: of a `CVaR`."""
+    """Of a `CVaR`: the least share of the rows, by nominal weight, that can carry all weight."""
     can_check = True
     """Whether `violation` can tell weights of the set from others."""
 
@@ -283,6 +294,20 @@ class UncertaintySet:
             self.__dict__.update(before)
             raise
         return self
+
+    @property
+    def ungrouped(self) -> UncertaintySet:
+        """The set itself; of sets over groups, the one that their masses lie in."""
+        return self
+
+    @property
+    def label(self) -> str:
+        """The set in a legend: "CVaR(0.1)"; "mean" where it leaves no choice."""
+        if self.tail_share == 1:
+            return "mean"
+        values = self.get_params(deep=False).values()
+        inside = ", ".join(f"{value:g}" for value in values if isinstance(value, numbers.Real))
+        return f"{type(self).__name__}({inside})" if inside else type(self).__name__
 
     @property
     def kind(self) -> str:

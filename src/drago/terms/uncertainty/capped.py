@@ -76,6 +76,7 @@ class Simplex(UncertaintySet):
 class CappedOracle(DualOracle):
     """``0 <= q_i <= cap p_i``: CVaR and, with ``cap = inf``, the simplex."""
 
+    family = 0
     _remembered = ("_tau", "_c")
 
     def __init__(
@@ -87,12 +88,16 @@ class CappedOracle(DualOracle):
         self._tau = np.nan
         self._c = np.nan
 
+    @property
+    def parameter(self) -> float:
+        return self.cap
+
     def remembered(self, c: float) -> float:
         """The last threshold, worth remembering only on the same problem scale; otherwise NaN."""
         return self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
 
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
-        tau, is_chi2 = self.remembered(c), self.divergence.name == "chi2"
+        tau, is_chi2 = self.remembered(c), self.divergence.is_chi2
         if is_chi2:
             tau = _kernels().capped_chi2(u, self.p, c, self.cap, tau, q)
         else:

@@ -50,6 +50,14 @@ class Grouped(UncertaintySet):
         return as_uncertainty(self.inner)
 
     @property
+    def ungrouped(self) -> UncertaintySet:
+        return self._inner
+
+    @property
+    def label(self) -> str:
+        return f"Grouped({self._inner.label})"
+
+    @property
     def kind(self) -> str:
         return f"Grouped({self._inner.kind})"
 

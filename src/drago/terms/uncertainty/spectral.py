@@ -192,7 +192,7 @@ def _upper_ends(p: Vector) -> Vector:
 
 
 def _normalised(masses: Vector) -> Vector:
-    """What rounding of a million upper ends leaves is shared out."""
+    """The masses with sum 1: what a million roundings left of it is shared out."""
     return masses / masses.sum()
 
 
@@ -206,11 +206,17 @@ def _read(name: str, values: Any) -> Vector:
 class SpectralOracle(DualOracle):
     """``q(A) <= G(p(A))``: the sets given by a spectrum."""
 
+    family = 2
+
     def __init__(self, uncertainty: Any, divergence: Divergence, p: Vector) -> None:
         super().__init__(uncertainty, divergence, p)
         self._uniform = bool(p.min() == p.max())
         self._sigma = uncertainty.masses(p) if self._uniform else None
         self._work: list[Vector] = []
+
+    @property
+    def spectrum(self) -> Vector:  # type: ignore[override]
+        return self.uncertainty.masses(self.p)
 
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         self._pools(u, c, q, mirror)
@@ -238,7 +244,7 @@ class SpectralOracle(DualOracle):
         has_log = False
         if c == 0:
             count = spectral_vertex(sorted_u, p, sigma, ratio, first)
-        elif self.divergence.name == "chi2":
+        elif self.divergence.is_chi2:
             count = spectral_chi2(sorted_u, p, sigma, c, ratio, one, two, first)
         else:
             has_log = mirror.size > 0

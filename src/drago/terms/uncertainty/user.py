@@ -20,6 +20,10 @@ class UserSet(UncertaintySet):
     def can_check(self) -> bool:  # type: ignore[override]
         return hasattr(self.given, "violation")
 
+    @property
+    def label(self) -> str:
+        return type(self.given).__name__
+
     def __init__(self, given: Any) -> None:
         self.given = given
 

@@ -1,4 +1,4 @@
-"""Equal rows of small data made one, so that weight k is k copies to the last bit."""
+"""What a fit is given; equal rows of small data are made one, so that weight k is k copies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def scaled(weight: Vector) -> Vector:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What a problem is made of.
+class TrainingData:
+    """Features and targets, with weights and groups where there are some.
 
-    Made one, equal rows let a solver take the same steps whether a row has weight k or is there k
-    times. Weights are summed before they are normalised, so that whole numbers stay exact; and k
-    copies of one weight are k times that weight, rounded once.
+    Once equal rows are made one, a solver takes the same steps whether a row has weight k or is
+    there k times, to the last bit. Weights are summed before they are normalised, so that whole
+    numbers stay exact; and k copies of one weight are k times that weight, rounded once.
     """
 
     X: Any
@@ -38,7 +38,7 @@ class Rows:
     _place: Array | None = None
     _share: Vector | None = None
 
-    def merged(self) -> Rows:
+    def merged(self) -> TrainingData:
         """The data with equal rows (in target and group too) made one, where it is small.
 
         Its order does not depend on that of the rows, and rows without weight are not there.
@@ -64,7 +64,7 @@ class Rows:
         first, mass = first[kept], mass[kept]
         place = np.maximum(np.cumsum(kept) - 1, 0)[place]  # their share is 0, wherever they are
         together = None if groups is None else groups[first]
-        return Rows(X[first], y[first], mass, together, place, share)
+        return TrainingData(X[first], y[first], mass, together, place, share)
 
     @property
     def n_given(self) -> int:
