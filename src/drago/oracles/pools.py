@@ -15,16 +15,22 @@ log2(n) rounds of a fixed number of operations end with the exact answer.
 
 All sums run from the border outward, and losses are taken from the rows next to it: what is far
 away, in place or in value, costs no digits.
+
+On CUDA devices kernels join many rows (`drago.oracles.pool_launch`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
+from types import ModuleType
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from drago.oracles import search
 from drago.oracles.spectra import Spectra
 from drago.oracles.thresholds import entries, is_zero
 
@@ -43,11 +49,51 @@ def spectral(
     if n * n <= 2 * entries(u.device):
         ratio = _all_stretches(ordered, share, sigma, c, linear)
     else:
+        q = _by_kernels(ordered, share, sigma, c, order, linear)
+        if q is not None:
+            return q
         more = (1 << (n - 1).bit_length()) - n
         filled = torch.cat([ordered, u.amax().expand(more)])
         pools = _Pools(filled, pad(share, (0, more)), pad(sigma, (0, more)), c, linear)
         ratio = pools.ratios()[:n]
     return torch.zeros_like(u).scatter(0, order, share * ratio)
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    """The module of the CUDA kernels, None where Triton is missing or too old."""
+    try:
+        from drago.oracles import pool_launch
+    except Exception:
+        return None
+    return pool_launch
+
+
+_broken: set[torch.device] = set()
+
+
+def _by_kernels(
+    u: Tensor, p: Tensor, sigma: Tensor, c: float | Tensor, order: Tensor, linear: bool
+) -> Tensor | None:
+    """The weights, in the order before the sort; None where there are no kernels."""
+    if not (u.is_cuda and u.shape[0] < 2**30 and search.takes(u, p, sigma, c)):
+        return None
+    kernels = _kernels()
+    if kernels is None or u.device in _broken:
+        return None
+    try:
+        found: Tensor = kernels.weights(u, p, sigma, c, order, linear=linear, free=is_zero(c))
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # of many kinds: no compiler, a version without what is needed
+        _broken.add(u.device)
+        warnings.warn(
+            f"the kernels on {u.device} could not be built, joining pools without: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return found
 
 
 def _by_cost(difference: Tensor, c: float | Tensor) -> Tensor:

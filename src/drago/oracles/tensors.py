@@ -146,21 +146,22 @@ class TensorOracle:
         See `drago.oracles.search.weights` for `out` and `memory`.
         """
         kind, bound, name = self._inner, math.inf, self.divergence.name
-        if self.grouped or not isinstance(kind, (CVaR, Simplex, Chi2Ball)):
+        if self.grouped or not isinstance(kind, (CVaR, Simplex, Chi2Ball, KLBall)):
             return None
         if not search.takes(u, p, c):
             return None
         way = search.CHI2 if name == "chi2" else search.KL
         if isinstance(kind, CVaR):
             bound = 1.0 / float(kind.tail_fraction)
-        if isinstance(kind, Chi2Ball):
-            way, bound = search.BALL, float(kind.radius)
+        if isinstance(kind, (Chi2Ball, KLBall)):
+            way = search.BALL if isinstance(kind, Chi2Ball) else search.KL_BALL
+            bound = float(kind.radius)
         elif is_zero(c):
             way = search.VERTEX
-        if bound <= (0.0 if way == search.BALL else 1.0):
+        if bound <= (0.0 if way in (search.BALL, search.KL_BALL) else 1.0):
             return None
-        if way in (search.KL, search.VERTEX) and bound == math.inf and u.device.type == "cpu":
-            return None  # nothing to search
+        if not search.searches(way, bound, u.device):
+            return None
         return search.weights(way, u, p, c, bound, out, memory)
 
     def exact_weights(

@@ -78,9 +78,9 @@ def _boundary(u: Tensor, test: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tens
 
 def _searched(kind: int, u: Tensor, p: Tensor, c: float | Tensor, bound: float) -> Tensor | None:
     """The weights by a search without a sort, where there is one."""
-    if u.device.type == "cpu" and bound == math.inf and kind in (search.VERTEX, search.KL):
-        return None  # nothing to search
-    return search.weights(kind, u, p, c, bound) if search.takes(u, p, c) else None
+    if not (search.searches(kind, bound, u.device) and search.takes(u, p, c)):
+        return None
+    return search.weights(kind, u, p, c, bound)
 
 
 def _over(value: Tensor, total: Tensor) -> Tensor:
@@ -241,6 +241,9 @@ def kl_ball(u: Tensor, p: Tensor, c: float | Tensor, radius: float) -> Tensor:
     """
     if radius == 0:
         return p
+    q = _searched(search.KL_BALL, u, p, c, radius)
+    if q is not None:
+        return q
     top, spread = u.amax(), _spread(u)
     x = (u - top) / spread
     apart = _deviations(u, p, p.sum()) / spread

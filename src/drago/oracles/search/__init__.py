@@ -1,4 +1,4 @@
-"""The weights of capped simplices and chi2 balls for many rows, by a search without a sort.
+"""The weights of capped simplices and balls for many rows, by a search without a sort.
 
 With ``r_i = (u_i - tau) / c``, one threshold decides::
 
@@ -6,6 +6,9 @@ With ``r_i = (u_i - tau) / c``, one threshold decides::
     KL:      q_i = p_i cap exp(min(r_i, 0))
     vertex:  q_i = p_i cap above tau, 0 below, and what is left shared by the rows at tau
     ball:    q_i ~ p_i max(u_i - tau, 0)
+
+KL balls, for which ``q_i ~ p_i exp(theta u_i)``, are searched on CUDA devices alone, and for
+``theta``: see `drago.oracles.search.ball`.
 
 The sum of the weights falls as ``tau`` rises; of a ball, the room that the radius leaves does. A
 pass over the rows gives the sum, and how fast it changes, at two thresholds. The first two come
@@ -37,6 +40,7 @@ from torch import Tensor
 from drago.oracles.search import arrays
 
 VERTEX, CHI2, KL, BALL = arrays.VERTEX, arrays.CHI2, arrays.KL, arrays.BALL
+KL_BALL = 4
 # From how many rows on this is faster than the sums of `drago.oracles.thresholds`.
 _LEAST_ROWS = {"cpu": 1 << 12, "cuda": 1 << 11}
 
@@ -69,11 +73,18 @@ def takes(u: Tensor, *others: object) -> bool:
     return torch.version.hip is None and u.device not in _broken and _kernels() is not None
 
 
+def searches(kind: int, bound: float, device: torch.device) -> bool:
+    """Whether there is something to search: processors sum where that is all there is to do."""
+    if device.type != "cpu":
+        return True
+    return kind != KL_BALL and (bound < math.inf or kind not in (VERTEX, KL))
+
+
 def new_memory(device: torch.device | str) -> Tensor:
     """What `weights` may start from and updates: nothing yet.
 
-    Three numbers: the threshold of the last call, how far it had moved, and the passes over the
-    rows that the call took.
+    Three numbers: the threshold of the last call, of a KL ball ``1 / theta``; how far it had moved;
+    and the passes over the rows that the call took.
     """
     return torch.full((3,), math.nan, dtype=torch.float64, device=device)
 
@@ -91,14 +102,14 @@ def weights(
 
     Parameters
     ----------
-    kind : {VERTEX, CHI2, KL, BALL}
-        `VERTEX` takes no notice of `c`.
+    kind : {VERTEX, CHI2, KL, BALL, KL_BALL}
+        `VERTEX` takes no notice of `c`; `KL_BALL` is not for processors.
     u : float64 tensor of shape (n,)
         Any value, also NaN, in rows of weight 0.
     p : float64 tensor of shape (n,) or None
         None for equal weights, which are then not read.
     c : float or tensor of shape ()
-        Positive, or the number 0 with `BALL`. Except on processors the value of a tensor is not
+        Positive, or the number 0 with a ball. Except on processors the value of a tensor is not
         looked at.
     bound : float
         The cap, above 1 and infinite for none; the radius of a ball, positive.

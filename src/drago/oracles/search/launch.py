@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from drago.oracles.search import kernel
+from drago.oracles.search import ball, kernel
 from drago.oracles.search.parts import (
     count_wrong,
     load,
@@ -29,10 +29,12 @@ from drago.oracles.search.parts import (
 )
 from drago.terms.divergences import TINY
 
-VERTEX, CHI2, KL, BALL = 0, 1, 2, 3
+VERTEX, CHI2, KL, BALL, KL_BALL = 0, 1, 2, 3, 4
 # The tile of a program: rows in the registers of a thread by rows in a row of threads. Two programs
 # on a multiprocessor hide each other's waiting; the limit on registers makes room for both.
 _DEPTH, _LANES, _WARPS, _RESIDENT, _REGISTERS = 4, 512, 8, 2, 128
+# Of a KL ball, whose sums need more registers by row.
+_BALL_DEPTH = 2
 # The sample that the search starts from: for few programs and for many, and its table of trials.
 _FEW, _MANY, _TABLE = 128, 1024, 4096
 # After so many passes, which nothing but rounding can take, the best threshold so far is taken.
@@ -186,6 +188,20 @@ def _launch(
             **settings,
         )
         return
+    free = kind in (BALL, KL_BALL) and not isinstance(c, Tensor) and c < TINY
+    if kind == KL_BALL:
+        ball.kl_ball[(programs,)](
+            memory_ptr=u if memory is None else memory,
+            sums_ptr=room,
+            counter_ptr=room[-1:].view(torch.int32),
+            radius=bound,
+            REMEMBERS=memory is not None,
+            FREE=free,
+            PROGRAMS=padded,
+            PASSES=_PASSES,
+            **(settings | {"DEPTH": _BALL_DEPTH}),
+        )
+        return
     kernel.search[(programs,)](
         memory_ptr=u if memory is None else memory,
         sums_ptr=room,
@@ -194,7 +210,7 @@ def _launch(
         cap=bound,
         KIND=kind,
         REMEMBERS=memory is not None,
-        FREE=kind == BALL and not isinstance(c, Tensor) and c < TINY,
+        FREE=free,
         PROGRAMS=padded,
         SAMPLE=sample,
         AT_ONCE=_TABLE // sample,
