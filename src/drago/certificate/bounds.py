@@ -22,7 +22,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from drago.certificate.factor import Factor
 from drago.problem import DROProblem, Evaluation
 from drago.rows.base import Gradient, RowVector
 
@@ -162,7 +161,7 @@ def _single_output_bound(
     for turn in range(_TURNS):
         if turn > 0:
             gram = rows.gram(chosen, weight, problem.fit_intercept)
-        factor = Factor(gram + np.diag(ridge))
+        factor = rows.factor(gram + np.diag(ridge))
         if not factor.safe:
             break
         lambda_ = factor.norm(r)
@@ -246,13 +245,12 @@ def _class_bound(
     best = np.inf
     for _ in range(_CLASS_TURNS):
         H = rows.class_hessian(loss, chosen, ev.raw, q, intercept) + np.diag(ridge.reshape(-1))
-        factor = Factor(H[np.ix_(free, free)])
+        factor = rows.factor(H[np.ix_(free, free)])
         if not factor.safe:
             break
         lambda_ = factor.norm(r.T.reshape(-1)[free])
         flat = np.zeros((k * m, k * m))
-        root = factor.root
-        flat[np.ix_(free, free)] = root.T @ root
+        flat[np.ix_(free, free)] = factor.inverse
         leverage = rows.class_leverages(chosen, flat.reshape(k, m, k, m), intercept)
         kappa = max(rows.greatest(leverage), 0.0)
         best = min(best, cost + _self_concordant(lambda_, kappa))

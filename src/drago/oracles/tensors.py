@@ -209,8 +209,11 @@ class TensorOracle:
         safe = torch.where(some, mass, 1.0)
         mean = total / safe
         mean = torch.where(some, mean, torch.where(some, mean, math.inf).amin())
-        r = self._rows(mean, c, mass / mass.sum(), False)
-        return p * (r / safe).gather(0, label)
+        return p * (self.weights_of_means(mean, c, mass) / safe).gather(0, label)
+
+    def weights_of_means(self, mean: Tensor, c: float | Tensor, mass: Tensor) -> Tensor:
+        """The weights of groups with these mean losses and masses."""
+        return self._rows(mean, c, mass / mass.sum(), False)
 
     def _rows(self, u: Tensor, c: float | Tensor, p: Tensor, uniform: bool) -> Tensor:
         kind, name = self._inner, self.divergence.name
@@ -230,17 +233,29 @@ class BoundOracle:
     """A `TensorOracle` with the nominal weights of a store's rows."""
 
     def __init__(self, rows: Any, oracle: TensorOracle) -> None:
-        self.oracle, self.groups = oracle, rows.groups
+        self.rows, self.oracle = rows, oracle
         self.p = None if rows.is_uniform else rows.p
         self._memory = search.new_memory(rows.device)
+        self._mass = rows.by_group(rows.p) if oracle.grouped else None
 
     def weights(self, u: Tensor, c: float | Tensor, out: Tensor | None = None) -> Tensor:
         """``argmax over q in Q of <u, q> - c Omega(q)``; it starts where its last search ended."""
         found = self.oracle.searched(u, c, self.p, out, self._memory)
         if found is not None:
             return found
-        q = self.oracle.exact_weights(u, c, self.p, self.groups)
+        if self._mass is None:
+            q = self.oracle.exact_weights(u, c, self.p, None)
+        else:
+            q = self._of_groups(u, c, self._mass)
         return q if out is None else out.copy_(q)
+
+    def _of_groups(self, u: Tensor, c: float | Tensor, mass: Tensor) -> Tensor:
+        """The rows of a group share its weight; these are in their order once and for all."""
+        rows = self.rows
+        # From the maximum, so that equal losses give equal means and a constant changes nothing.
+        mean = rows.by_group(rows.p * (u - u.amax())) / mass
+        r = self.oracle.weights_of_means(mean, c, mass)
+        return rows.p * (r / mass)[rows.groups]
 
     def response(self, u: Tensor, c: float, q: Tensor | None = None) -> tuple[Tensor, None]:
         """The weights; how they respond is not computed here."""

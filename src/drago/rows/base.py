@@ -20,6 +20,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from drago.rows.factor import Factor
+
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 RowVector = Any
@@ -250,8 +252,12 @@ class RowStore:
         """``sum_i weight_i f_i f_i'`` over a selection, f with a last 1 for an intercept."""
         raise NotImplementedError
 
+    def factor(self, H: Matrix) -> Factor:
+        """A Cholesky factor of a matrix of the unknowns."""
+        return Factor(H)
+
     @is_a("map")
-    def leverages(self, chosen: Selection, root: Matrix, intercept: bool) -> RowVector:
+    def leverages(self, chosen: Selection, root: Any, intercept: bool) -> RowVector:
         """``||root f_i||`` for the rows of a selection."""
         raise NotImplementedError
 

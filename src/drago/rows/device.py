@@ -6,6 +6,7 @@ certificate means the same as on arrays. Devices without float64 (Apple's) work 
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import cache, cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from drago._validation import check_groups, check_nominal
 from drago.oracles.tensors import TensorOracle, working_dtype
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
+from drago.rows.factor import Factor
 from drago.rows.memory import ArrayRows
 from drago.rows.open import Opened
 from drago.rows.tables.tensors import LinearTensorTables
@@ -29,6 +31,7 @@ from drago.rows.tensor_checks import (
     nominal_weights,
     on_host,
 )
+from drago.rows.tensor_factor import TensorFactor
 from drago.rows.tensor_losses import on_tensors
 from drago.rows.tensors import Chosen, TensorVectors, by_label, to_host
 from drago.terms.losses import Squared
@@ -39,6 +42,8 @@ Array = npt.NDArray[Any]
 _CHUNK, _LARGE_CHUNK = 1 << 18, 1 << 26
 # Rows, and entries of X, that take a graphics card as long as it takes to tell it what to do.
 _LEAST_PART, _SMALL = 1 << 20, 1 << 27
+# Unknowns from which on their matrices are factored on the card.
+_LARGE_MATRIX = 128
 # A loss whose kernel gives raw predictions as well.
 _PLAIN = Squared()
 
@@ -274,7 +279,7 @@ class TensorRows(TensorVectors):
         else:
             raw = self.predict(w, b) if raw is None else raw
             losses, slopes = self.apply(loss, raw)
-        if not bool(torch.isfinite(losses.sum() + slopes.sum())):
+        if not math.isfinite(float(losses.sum() + slopes.sum())):
             bad = ~(torch.isfinite(losses) & torch.isfinite(slopes).all(1))
             if bool(bad.any()):
                 i = int(bad.to(torch.int8).argmax())
@@ -313,8 +318,11 @@ class TensorRows(TensorVectors):
 
     def gradient(self, dlosses: Tensor, q: Tensor) -> Gradient:
         weighted = q[:, None] * dlosses
-        found = torch.cat([self.accumulate(weighted), weighted.sum(0, keepdim=True)])
-        both = to_host(found)
+        if self.kernels is not None and weighted.shape[1] == 1:
+            sums = self.kernels.accumulate(self.X, weighted[:, 0], *self.all_rows)
+            both = to_host(torch.cat(sums))[:, None]
+        else:
+            both = to_host(torch.cat([self.accumulate(weighted), weighted.sum(0, keepdim=True)]))
         return Gradient(both[:-1], both[-1])
 
     def weighted_sum(self, c: Tensor) -> Matrix:
@@ -366,8 +374,13 @@ class TensorRows(TensorVectors):
             out.addmm_((F * weight[place, None]).T, F)
         return to_host(out)
 
-    def leverages(self, chosen: Chosen, root: Matrix, intercept: bool) -> Tensor:
-        there, out = self.on_device(root.T), self.p.new_empty(chosen.index.shape[0])
+    def factor(self, H: Matrix) -> Factor:
+        is_large = self.device.type == "cuda" and H.shape[0] >= _LARGE_MATRIX
+        return TensorFactor(self.on_device(H)) if is_large else Factor(H)
+
+    def leverages(self, chosen: Chosen, root: Any, intercept: bool) -> Tensor:
+        there = root.T if isinstance(root, Tensor) else self.on_device(root.T)
+        out = self.p.new_empty(chosen.index.shape[0])
         for part in self._parts(chosen, root.shape[1]):
             moved = self.features(chosen.index[part], intercept) @ there
             out[part] = (moved * moved).sum(1)

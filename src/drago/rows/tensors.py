@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -109,19 +108,26 @@ class TensorVectors(RowStore):
         return BoundOracle(self, self.tensor_oracle(uncertainty, divergence))
 
     def distance(self, divergence: Any, q: Tensor) -> float:
-        return float(self._distance(divergence, q))
+        return float(self.distance_of(divergence, q))
 
-    def _distance(self, divergence: Any, q: Tensor) -> Tensor:
-        return _plain(divergence.name)._distance(q, self.p)
+    def distance_of(self, divergence: Any, q: Tensor) -> Tensor:
+        """``D(q || p)`` on the device, in as few passes as torch can."""
+        ratio = q * float(self.n_samples) if self.is_uniform else q / self.p
+        if divergence.is_chi2:
+            terms = ratio.sub_(1.0).square_().mul_(0.5)
+        else:
+            # x log x - (x - 1) for x log x: the same in sum, and accurate where q is close to p.
+            terms = torch.xlogy(ratio, ratio).sub_(ratio).add_(1.0)
+        return terms.mean() if self.is_uniform else self.p @ terms
 
     def primal(self, divergence: Any, nu: float, losses: Tensor, q: Tensor) -> float:
         value = q @ losses
-        return float(value - nu * self._distance(divergence, q) if nu > 0 else value)
+        return float(value - nu * self.distance_of(divergence, q) if nu > 0 else value)
 
     def violation(self, uncertainty: Any, q: Tensor) -> float:
         if uncertainty.needs_groups:
             assert self.groups is not None
-            mass, r = self._by_group(self.p), self._by_group(q)
+            mass, r = self.by_group(self.p), self.by_group(q)
             spread = float((q - self.p * (r / mass)[self.groups]).abs().sum())
             inner = uncertainty._inner._violation(to_host(r), to_host(mass), None)
             lacking = float(-q.clamp(max=0.0).sum())
@@ -134,7 +140,7 @@ class TensorVectors(RowStore):
         if uncertainty.tail_share is not None:
             return (q - self.p / uncertainty.tail_share).clamp(min=0.0).sum()
         if uncertainty.own_divergence is not None:
-            away = self._distance(uncertainty.match("auto"), q)
+            away = self.distance_of(uncertainty.match("auto"), q)
             return away - float(uncertainty.radius)  # type: ignore[attr-defined]
         if not uncertainty.is_spectral:
             return q.new_zeros(())
@@ -143,18 +149,19 @@ class TensorVectors(RowStore):
         masses = Spectra(uncertainty).masses(self.p[order], self.is_uniform)  # type: ignore[arg-type]
         return (q[order] - masses).flip(0).cumsum(0).amax()
 
-    def _by_group(self, values: Tensor, what: str = "sum") -> Tensor:
+    def by_group(self, values: Tensor, what: str = "sum") -> Tensor:
         """The sum, or the maximum, over each group."""
         assert self.groups is not None
         if self._group_order is None:
             self._group_order = self.groups.argsort(stable=True), torch.bincount(self.groups)
         order, counts = self._group_order
-        return torch.segment_reduce(values[order], what, lengths=counts, initial=0.0)
+        # Unsafe: that the counts are those of all rows need not be looked at.
+        return torch.segment_reduce(values[order], what, lengths=counts, initial=0.0, unsafe=True)
 
     _group_order: tuple[Tensor, Tensor] | None = None
 
     def group_masses(self) -> tuple[Vector, Vector]:
-        return to_host(self._by_group(self.p)), to_host(self._by_group(self.p, "max"))
+        return to_host(self.by_group(self.p)), to_host(self.by_group(self.p, "max"))
 
     # ------------------------------------------------------------------------- selections
 
@@ -215,6 +222,8 @@ class TensorVectors(RowStore):
         return int((q > above).sum())
 
     def slope_along(self, q: Tensor, dlosses: Tensor, step: Tensor) -> float:
+        if dlosses.shape[1] == 1:
+            return float((q * dlosses[:, 0]) @ step[:, 0])
         return float(q @ (dlosses * step).sum(1))
 
     def slope_sums(self, q: Tensor, dlosses: Tensor) -> tuple[Vector, Vector]:
@@ -292,9 +301,3 @@ class TensorVectors(RowStore):
         offsets = self.y - raw[:, 0]
         least, greatest = self.extremes(offsets)
         return least, greatest, float(self.p @ offsets)
-
-
-@lru_cache
-def _plain(divergence: str) -> TensorOracle:
-    """Any oracle with this divergence: it knows the distance."""
-    return TensorOracle("simplex", divergence)

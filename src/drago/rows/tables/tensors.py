@@ -148,8 +148,8 @@ class TensorTables(Tables):
     def values(self, nu: float, is_fresh: bool) -> tuple[Tensor, Tensor]:
         problem, losses = self.problem, self.loss_table
         exact = self.q if is_fresh else self._exact.weights(losses, nu)
-        distance = self.rows.tensor_oracle(problem.uncertainty, problem.divergence).distance
-        best, own = (x @ losses - nu * distance(x, self.p) for x in (exact, self.q))
+        distance = self.rows.distance_of
+        best, own = (x @ losses - nu * distance(problem.divergence, x) for x in (exact, self.q))
         return best, own
 
     def weights(self) -> Tensor:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+
+
+def inflation_of(reciprocal: float, size: int) -> float:
+    """What rounding may cost, with this reciprocal of the condition number."""
+    return 1.0 + 1e2 * size * float(np.finfo(float).eps) / reciprocal
 
 
 class Factor:
@@ -36,7 +43,7 @@ class Factor:
         size = float(np.abs(scaled).sum(axis=0).max())
         reciprocal = float(dpocon(self.lower, size, uplo="L")[0])
         if reciprocal > 0:
-            self.inflation = 1.0 + 1e2 * H.shape[0] * np.finfo(float).eps / reciprocal
+            self.inflation = inflation_of(reciprocal, H.shape[0])
             self.safe = self.inflation < 10.0
 
     def half(self, b: Matrix) -> Matrix:
@@ -47,9 +54,17 @@ class Factor:
         return solve_triangular(self.lower, scaled, lower=True, check_finite=False)
 
     @property
-    def root(self) -> Matrix:
-        """``G`` with ``G' G = H^-1``, times what rounding may cost: no ``||G f||`` is too small."""
+    def root(self) -> Any:
+        """``G`` with ``G' G = H^-1``, times what rounding may cost: no ``||G f||`` is too small.
+
+        As the store's `leverages` take it.
+        """
         return np.sqrt(self.inflation) * self.half(np.eye(self.scale.size))
+
+    @property
+    def inverse(self) -> Matrix:
+        """``H^-1``, times what rounding may cost."""
+        return self.root.T @ self.root
 
     def solve(self, b: Vector) -> Vector:
         """``H^-1 b``."""
