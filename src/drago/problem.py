@@ -187,20 +187,22 @@ class DROProblem:
     def groups(self) -> Any:
         return self.rows.groups
 
-    @property
+    # Kept, because they are asked for all the time.
+
+    @cached_property
     def n_samples(self) -> int:
         return self.rows.n_samples
 
-    @property
+    @cached_property
     def n_features(self) -> int:
         return self.rows.n_features
 
-    @property
+    @cached_property
     def n_entries(self) -> int:
         """Numbers that a visit to all rows reads."""
         return self.rows.n_entries
 
-    @property
+    @cached_property
     def is_sparse(self) -> bool:
         return self.rows.is_sparse
 

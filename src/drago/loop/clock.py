@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+
+
+class Timed:
+    """A context that tells `add` how many seconds it took."""
+
+    def __init__(self, now: Callable[[], float], add: Callable[[float], None]) -> None:
+        self._now, self._add = now, add
+
+    def __enter__(self) -> None:
+        self._began = self._now()
+
+    def __exit__(self, *_: object) -> None:
+        self._add(self._now() - self._began)
 
 
 class Clock:
@@ -46,24 +58,19 @@ class Clock:
         """Whether the limit is reached."""
         return self.left == 0.0
 
-    @contextmanager
-    def leaving_out(self) -> Iterator[None]:
+    def leaving_out(self) -> Timed:
         """Do not count the time of what happens inside: compilation."""
-        began = self._now()
-        try:
-            yield
-        finally:
-            spent = self._now() - began
-            self._began, self._rested = self._began + spent, self._rested + spent
+        return Timed(self._now, self._leave_out)
 
-    @contextmanager
-    def of_evaluations(self) -> Iterator[None]:
+    def of_evaluations(self) -> Timed:
         """Count the time of what happens inside, but not as the method's."""
-        began = self._now()
-        try:
-            yield
-        finally:
-            self.evaluating += self._now() - began
+        return Timed(self._now, self._evaluate)
+
+    def _leave_out(self, spent: float) -> None:
+        self._began, self._rested = self._began + spent, self._rested + spent
+
+    def _evaluate(self, spent: float) -> None:
+        self.evaluating += spent
 
     def rest(self) -> None:
         """Take note of a moment at which the solve could be resumed."""

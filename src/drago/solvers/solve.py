@@ -45,7 +45,8 @@ def as_method(solver: Any) -> Method:
     if isinstance(solver, str):
         name = check_option("solver", solver, ["auto", *_BY_NAME])
         return IN_METRIC if name == "auto" else _BY_NAME[name]()
-    if isinstance(solver, Solver) and not isinstance(solver, type):
+    # The second question takes longer than an iteration on a few rows.
+    if isinstance(solver, Method) or (isinstance(solver, Solver) and not isinstance(solver, type)):
         return adapted(solver)
     names = ", ".join(map(repr, ["auto", *_BY_NAME]))
     raise TypeError(
