@@ -12,7 +12,7 @@ import cases
 import drago
 import reference
 from drago.loop.loop import Loop
-from drago.solvers.lbfgs import _Run
+from drago.solvers.lbfgs import _LBFGSRun
 from drago.solvers.quasi_newton import Line
 
 N, D, K = 15, 3, 3
@@ -154,7 +154,7 @@ def test_gradient_for_small_and_large_shift_costs(name, divergence, nu):
 def test_lbfgs_minimises_with_the_gradient_of_its_values(loss, metric, fit_intercept):
     """In a metric and with an intercept the unknowns are scaled, rotated and centred."""
     problem, _, rng = draw(loss, "cvar", "chi2", 0.3, seed=30, fit_intercept=fit_intercept)
-    run = _Run(problem, Loop(problem, tol=1e-3), drago.LBFGS(metric=metric))
+    run = _LBFGSRun(problem, Loop(problem, tol=1e-3), drago.LBFGS(metric=metric))
     far = np.full(run.x.size, np.inf)
 
     def at(x):

@@ -209,9 +209,9 @@ class TensorOracle:
         safe = torch.where(some, mass, 1.0)
         mean = total / safe
         mean = torch.where(some, mean, torch.where(some, mean, math.inf).amin())
-        return p * (self.weights_of_means(mean, c, mass) / safe).gather(0, label)
+        return p * (self._weights_of_means(mean, c, mass) / safe).gather(0, label)
 
-    def weights_of_means(self, mean: Tensor, c: float | Tensor, mass: Tensor) -> Tensor:
+    def _weights_of_means(self, mean: Tensor, c: float | Tensor, mass: Tensor) -> Tensor:
         """The weights of groups with these mean losses and masses."""
         return self._rows(mean, c, mass / mass.sum(), False)
 
@@ -254,7 +254,7 @@ class BoundOracle:
         rows = self.rows
         # From the maximum, so that equal losses give equal means and a constant changes nothing.
         mean = rows.by_group(rows.p * (u - u.amax())) / mass
-        r = self.oracle.weights_of_means(mean, c, mass)
+        r = self.oracle._weights_of_means(mean, c, mass)
         return rows.p * (r / mass)[rows.groups]
 
     def response(self, u: Tensor, c: float, q: Tensor | None = None) -> tuple[Tensor, None]:
