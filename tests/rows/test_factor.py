@@ -38,6 +38,9 @@ def test_solutions_and_norms(make, size, condition):
     # A solution is as good as the condition number lets it be, within a few roundings a row.
     room = 1e2 * size * np.finfo(float).eps * condition
     np.testing.assert_allclose(factor.solve(r), exact, rtol=0, atol=room * np.abs(exact).max())
+    several = np.column_stack([r, 2.0 * r, np.ones(size)])
+    found, expected = factor.solve(several), np.linalg.solve(H, several)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=room * np.abs(expected).max())
     norm = np.sqrt(r @ exact)
     assert (1.0 - room) * norm <= factor.norm(r) <= np.sqrt(factor.inflation) * (1.0 + room) * norm
     root = np.asarray(factor.root)

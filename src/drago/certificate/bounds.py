@@ -200,12 +200,13 @@ def newton_like_step(
     H = scale * rows.gram(chosen, weight, problem.fit_intercept)
     H[np.arange(d), np.arange(d)] += problem.mu
     H[np.diag_indices_from(H)] += 1e-12 * max(float(np.trace(H)), 1e-300) / H.shape[0]
+    factor = rows.factor(H)
 
     def step(g: Gradient, w: Matrix) -> tuple[Matrix, Vector]:
         r = g.w + problem.mu * w
         if problem.fit_intercept:
             r = np.vstack([r, g.b])
-        found = np.linalg.solve(H, r).astype(np.float64, copy=False)
+        found = factor.solve(r) if factor.safe else np.linalg.solve(H, r).astype(np.float64)
         return found[:d], found[d] if problem.fit_intercept else np.zeros(w.shape[1])
 
     return step

@@ -66,13 +66,14 @@ class Factor:
         """``H^-1``, times what rounding may cost."""
         return self.root.T @ self.root
 
-    def solve(self, b: Vector) -> Vector:
+    def solve(self, b: Matrix) -> Matrix:
         """``H^-1 b``."""
         from scipy.linalg import solve_triangular
 
-        return self.scale * solve_triangular(
+        found = solve_triangular(
             self.lower, self.half(b), lower=True, trans="T", check_finite=False
         )
+        return found * (self.scale if b.ndim == 1 else self.scale[:, None])
 
     def norm(self, r: Vector) -> float:
         """``sqrt(r' H^-1 r)``, rounded up so that it is never too small."""

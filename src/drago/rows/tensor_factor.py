@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drago.rows.factor import Factor, Matrix, Vector, inflation_of
+from drago.rows.factor import Factor, Matrix, inflation_of
 
 
 class TensorFactor(Factor):
@@ -40,6 +40,6 @@ class TensorFactor(Factor):
     def inverse(self) -> Matrix:
         return (self.root.T @ self.root).cpu().numpy()
 
-    def solve(self, b: Vector) -> Vector:
+    def solve(self, b: Matrix) -> Matrix:
         there = torch.from_numpy(np.ascontiguousarray(b)).to(self._root)
         return (self._root.T @ (self._root @ there)).cpu().numpy()

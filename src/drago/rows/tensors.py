@@ -22,7 +22,9 @@ Array = npt.NDArray[Any]
 
 def to_host(values: Tensor) -> Array:
     """A small tensor as a NumPy array."""
-    return np.array(values.detach().cpu().numpy(), dtype=np.float64)
+    found = values.detach().cpu().numpy()
+    # What comes from another device is a copy already.
+    return found.astype(np.float64, copy=values.device.type == "cpu")
 
 
 def by_label(labels: Tensor, values: Tensor) -> Tensor:
@@ -79,7 +81,8 @@ class TensorVectors(RowStore):
 
     def on_device(self, values: Array) -> Tensor:
         """A small array as a tensor beside the rows."""
-        return torch.from_numpy(np.array(values)).to(self.p)  # a copy, on the processor too
+        copied = np.array(values) if self.device.type == "cpu" else np.ascontiguousarray(values)
+        return torch.from_numpy(copied).to(self.p)
 
     def export(self, values: Tensor) -> Any:
         return values if self.gives_tensors else to_host(values)
