@@ -215,7 +215,7 @@ class Run:
 
     def _begin_in_haste(self) -> None:
         self.exact, self.refreshing = True, False
-        self.tables = self._make_tables()
+        self.tables = self.problem.rows.tables(self.problem, "support", 1, self.settings.n_threads)
         self.state, moment = OneBlockIterations.begun(
             self.problem, self.tables, self.metric, self.mean, *self.loop.start
         )
