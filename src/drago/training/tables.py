@@ -197,10 +197,6 @@ class ModelSupportTables(ModelTables):
     def _fill_gradients(self, start: Evaluation) -> tuple[Tensor, Tensor]:
         return self.blocks.gradient(self.small(start.w), self.small(start.b), self.q)
 
-    def gradient(self, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        self._seen += (self.q > NOTICEABLE / self.rows.n_samples).sum()
-        return self.blocks.gradient(w, b, self.q)
-
 
 _KINDS = {"blocks": ModelTables, "ring": RingTables, "full": FullTables}
 

@@ -127,6 +127,10 @@ class TensorTables(Tables):
         rate = ((logs.gather(0, top) - from_log) / run).clamp(min=0.0)
         return torch.where(some, logs, from_log + rate * (u - from_u))
 
+    def gradient(self, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        self._seen += (self.q > NOTICEABLE / self.rows.n_samples).sum()
+        return self.blocks.gradient(w, b, self.q)
+
     def change(self, j: Block, losses: Tensor, scale: Any) -> Tensor:
         return scale * (losses - self.blocks.take(self._losses, j))
 
@@ -192,10 +196,6 @@ class LinearTensorTables(TensorTables):
     def correction(self, i: Block, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         older = self._old_product if self.kind == "lagged" else self._product
         return self.blocks.correction(i, w, b, self._q, older)
-
-    def gradient(self, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        self._seen += (self.q > NOTICEABLE / self.rows.n_samples).sum()
-        return self.blocks.gradient(w, b, self.q)
 
     def visit(
         self, j: Block, k: Block, same: bool, w: Tensor, b: Tensor

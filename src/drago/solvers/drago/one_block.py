@@ -111,9 +111,7 @@ class OneBlockIterations(SupportIterations):
         self, problem: DROProblem, tables: Tables, metric: Metric, mean: Vector | None
     ) -> None:
         assert isinstance(tables, ArrayTables)
-        self.problem, self.tables, self.metric, self.mean = problem, tables, metric, mean
-        self._mean, self._basis, self._box = mean, metric.basis, None
-        self._eigenvalues = metric.eigenvalues[:, None]
+        super()._prepare(problem, tables, metric, mean)
         X, basis, blocks = tables.blocks.whole, metric.basis, tables.blocks
         columns = np.array(X.T, order="C") if X.size <= _BY_COLUMNS else np.empty((0, 0))
         # What the kernels take, in this order.
