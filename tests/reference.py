@@ -190,17 +190,18 @@ class Optimum:
 
 
 def solve_problem(
-    X, y, loss, set_, divergence, nu, mu, p=None, fit_intercept=False, constraint=None
-):
+    X, y, loss, set_, divergence, nu, mu, p=None, fit_intercept=False, constraint=None,
+    baseline=None,
+):  # fmt: skip
     """(optimum, w, b) of min over w, b of the worst-case loss + mu/2 ||w||^2.
 
     worst-case loss = max over q in Q of sum q_i loss_i - nu D(q||p); w is (d,), or (k, d) for
-    "multinomial", with b a float or (k,).  constraint on w: None, ("l2_ball", r),
-    ("box", lo, hi) or ("nonnegative",).  Warns if the solver's value and P(w, b) differ by
-    more than 1e-7 relative.
+    "multinomial", with b a float or (k,).  The baseline is subtracted from the losses.
+    constraint on w: None, ("l2_ball", r), ("box", lo, hi) or ("nonnegative",).  Warns if the
+    solver's value and P(w, b) differ by more than 1e-7 relative.
     """
     best = solve_problem_detailed(
-        X, y, loss, set_, divergence, nu, mu, p, fit_intercept, constraint
+        X, y, loss, set_, divergence, nu, mu, p, fit_intercept, constraint, baseline
     )
     if abs(best.solved - best.primal) > 1e-7 * max(1.0, abs(best.primal)):
         warnings.warn(f"reference optimum is doubtful: {best}", stacklevel=2)
@@ -208,12 +209,14 @@ def solve_problem(
 
 
 def solve_problem_detailed(
-    X, y, loss, set_, divergence, nu, mu, p=None, fit_intercept=False, constraint=None
-):
+    X, y, loss, set_, divergence, nu, mu, p=None, fit_intercept=False, constraint=None,
+    baseline=None,
+):  # fmt: skip
     """`solve_problem`, returned as an `Optimum`."""
     X, y = np.asarray(X, dtype=float), np.asarray(y)
     n, d = X.shape
     p = _nominal(p, n)
+    baseline = np.zeros(n) if baseline is None else baseline
     multi = loss == "multinomial"
     k = int(y.max()) + 1 if multi else 1
     W = cp.Variable((k, d))
@@ -225,7 +228,7 @@ def solve_problem_detailed(
         constraints.append(cp.sum(b) == 0)  # softmax does not see a common shift
     raw = X @ W.T + np.ones((n, 1)) @ cp.reshape(b, (1, k), order="C")
     l = cp.Variable(n)  # noqa: E741
-    constraints.append(l >= _loss_expression(loss, y, raw if multi else raw[:, 0]))
+    constraints.append(l + baseline >= _loss_expression(loss, y, raw if multi else raw[:, 0]))
     penalty = mu / 2 * cp.sum_squares(W) if mu > 0 else 0
 
     spread = (lambda q: q) if set_[0] != "grouped" else None
@@ -264,7 +267,7 @@ def solve_problem_detailed(
     coef = _project(W.value, constraint)
     w = coef if multi else coef[0]
     intercept = b.value if multi else float(b.value[0])
-    primal = primal_value(X, y, loss, set_, divergence, nu, mu, p, w, intercept)
+    primal = primal_value(X, y, loss, set_, divergence, nu, mu, p, w, intercept, baseline)
     solved = float(problem.value)
     # P(w) bounds the optimum from above, and is the better of the two where P is smooth
     return Optimum(min(solved, primal), w, intercept, spread(q), status, solved, primal)
@@ -373,10 +376,10 @@ def _inner_dual(set_, l, divergence, nu, p, subsets):  # noqa: E741
     return value, [*constraints, link], lambda: link.dual_value
 
 
-def primal_value(X, y, loss, set_, divergence, nu, mu, p, w, b=0.0):
+def primal_value(X, y, loss, set_, divergence, nu, mu, p, w, b=0.0, baseline=0.0):
     """P(w, b) = max over q in Q of <l(w, b), q> - nu D(q||p), + mu/2 ||w||^2, by the twins."""
     X, w = np.asarray(X, dtype=float), np.asarray(w, dtype=float)
     p = _nominal(p, len(X))
-    values = twins.losses(loss, y, X @ w.T + b)
+    values = twins.losses(loss, y, X @ w.T + b) - baseline
     q = twins.worst_case(set_, values, nu, divergence, p)
     return float(q @ values - nu * twins.divergence_value(divergence, q, p) + mu / 2 * np.sum(w**2))

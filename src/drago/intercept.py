@@ -51,6 +51,8 @@ def best_intercept(problem: Any, raw: Any) -> Vector:
     shares = _class_shares(problem, rows.p)
     b = np.log(np.maximum(shares, _RAREST))
     level, q, _ = at_weights(b, problem.nu)
+    if rows.baseline is not None:
+        level += rows.dot(q, rows.baseline)
     levels = np.array([problem.nu])
     if problem.nu == 0 and problem.kappa_q > 1:  # kinks: smoothed, less and less
         levels = np.array([problem.smoothing(level * 10.0**-k) for k in range(1, 11)])
@@ -114,7 +116,9 @@ def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
             high = at(high[0] + 2.0 * width)
         else:
             break
-    best = min(low, high, key=_value)
+    best, cancelling = min(low, high, key=_value), 0.0
+    if problem.baseline is not None:
+        cancelling = max(abs(end) for end in problem.rows.extremes(problem.baseline))
     f_low, f_high = low[2], high[2]  # halved by the secant method
     b, kept, by_tangents, before = middle, 0, True, high[0] - low[0]
     for _ in range(200):
@@ -131,7 +135,7 @@ def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
         width = high[0] - low[0]
         meeting = (low[1] - high[1] + high[2] * width) / (high[2] - low[2])
         bound = low[1] + low[2] * meeting
-        done = best[1] - bound <= _VALUE_TOLERANCE * abs(best[1])
+        done = best[1] - bound <= _VALUE_TOLERANCE * max(abs(best[1]), cancelling)
         if done or width <= 1e-14 * (abs(low[0]) + abs(high[0])):
             break
         if width > _NARROWS * before:

@@ -25,7 +25,7 @@ from drago.rows.base import Evaluation as Evaluation
 from drago.rows.base import Gradient as Gradient
 from drago.rows.base import NonFiniteLossError as NonFiniteLossError
 from drago.rows.base import RowStore
-from drago.rows.open import on_device, open_rows
+from drago.rows.open import on_device, open_rows, with_baseline
 from drago.terms.constraints import as_constraint
 from drago.terms.divergences import Divergence
 from drago.terms.losses import Squared, as_loss
@@ -39,7 +39,9 @@ Matrix = npt.NDArray[np.float64]
 class DROProblem:
     """Penalised distributionally robust learning with a linear model.
 
-    ``min over w in W  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
+    ``min over w in W  max over q in Q  sum_i q_i (l_i(w) - b_i) - nu D(q || p) + (mu/2) ||w||^2``
+
+    with the losses l_i and a baseline b_i, which is 0 unless it is given.
 
     The problem is immutable, knows no solver, and keeps `X` without a copy where it can.
 
@@ -68,6 +70,10 @@ class DROProblem:
         The intercept is neither penalised nor constrained.
     constraint : L2Ball, Box, NonNegative or None
         The set W of the coefficients.
+    baseline : float or array of shape (n,), optional
+        Subtracted from the losses: an estimate of what is attainable on each row, so that the
+        worst case is about what could be done better, and not about noise. It must come from a
+        model that has not seen the row. A constant changes the objective and nothing else.
 
     Examples
     --------
@@ -97,6 +103,7 @@ class DROProblem:
         groups: Any = None,
         fit_intercept: bool = False,
         constraint: Any = None,
+        baseline: Any = None,
     ) -> None:
         self.loss = copy.copy(as_loss(loss))
         self.rows, kept, self.n_outputs = open_rows(
@@ -104,6 +111,8 @@ class DROProblem:
         )
         if kept is not None:
             self._kept = kept
+        if baseline is not None:
+            self.rows = with_baseline(self.rows, baseline, kept)
         if self.loss.is_classification and self.n_classes < 2:
             only = int(np.argmax(self.class_masses))
             raise ValueError(
@@ -187,6 +196,11 @@ class DROProblem:
     def groups(self) -> Any:
         return self.rows.groups
 
+    @property
+    def baseline(self) -> Any:
+        """What is subtracted from the losses, as a vector of the store; None for nothing."""
+        return self.rows.baseline
+
     # Kept, because they are asked for all the time.
 
     @cached_property
@@ -256,7 +270,8 @@ class DROProblem:
         """G: upper bound on ``||grad loss_i||``.
 
         The squared loss has none on all of space; there the bound is over the level set of the
-        starting point, ``(mu/2) ||w||^2 <= P(0)``, and infinite when mu = 0.
+        starting point, ``(mu/2) ||w||^2 <= P(0) + sum_i p_i baseline_i``, and infinite when
+        mu = 0.
         """
         if np.isfinite(self.loss.lipschitz) or not self.loss.is_quadratic:
             longest = self.rows.longest(self.fit_intercept)
@@ -264,6 +279,8 @@ class DROProblem:
         value, b = self.reference
         if self.mu == 0:
             return np.inf
+        if self.baseline is not None:
+            value += self.rows.dot(self.p, self.baseline)
         radius = np.sqrt(2.0 * max(value, 0.0) / self.mu)
         return self.rows.steepest(float(b[0]), float(radius), self.fit_intercept)
 
@@ -340,7 +357,7 @@ class DROProblem:
         return w.T.copy(), b.copy()
 
     def losses(self, coef: Any, intercept: Any = 0.0) -> Vector:
-        """The loss of each row, shape (n,)."""
+        """The loss of each row, less its baseline; shape (n,)."""
         return self.rows.export(self.evaluate(*self.to_internal(coef, intercept)).losses)
 
     def worst_case_weights(self, losses: Any) -> Vector:
@@ -373,9 +390,32 @@ class DROProblem:
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
         return w, self.reference[1]
 
-    @cached_property
+    @property
     def reference(self) -> tuple[float, Vector]:
         """``P_0`` and its intercept: the objective at w = 0 (projected onto W), best intercept."""
+        return self._trivial[:2]
+
+    @property
+    def scale(self) -> float:
+        """The size of what the objective is made of at the trivial model."""
+        return self.size_of(self._trivial[0])
+
+    @property
+    def cancelling(self) -> float:
+        """The size of what cancels in the objective of the trivial model.
+
+        The greatest ``|loss_i - baseline_i|``, and 0 for losses without a baseline: these do not
+        cancel.
+        """
+        return self._trivial[2]
+
+    def size_of(self, value: float) -> float:
+        """The size of what an objective of this value is made of, for its rounding."""
+        return max(abs(value), self.cancelling)
+
+    @cached_property
+    def _trivial(self) -> tuple[float, Vector, float]:
+        """``P_0``, its intercept, and the size of what cancels in it."""
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
         b = np.zeros(self.n_outputs)
         raw = self.rows.predict(w, b)
@@ -383,7 +423,11 @@ class DROProblem:
             b = self._best_intercept(raw, not w.any())
             raw = self.rows.shift(raw, b)
         losses = self.evaluate(w, b, raw).losses
-        return self.primal(w, losses, self.dual_oracle().weights(losses, self.nu)), b
+        value = self.primal(w, losses, self.dual_oracle().weights(losses, self.nu))
+        cancelling = 0.0
+        if self.baseline is not None:
+            cancelling = max(abs(end) for end in self.rows.extremes(losses))
+        return value, b, cancelling
 
     def _best_intercept(self, raw: Any, is_zero: bool) -> Vector:
         """The best one for raw predictions, which may be all 0."""
@@ -396,6 +440,10 @@ class DROProblem:
         return best_intercept(self, raw)
 
     def _mean_loss_at_zero(self) -> float:
+        """The mean of the plain losses at w = 0 with its best intercept."""
+        if self.baseline is not None:
+            plain = self._replace(rows=self.rows.with_baseline(None))
+            return plain._mean_loss_at_zero()
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
         raw = self.rows.predict(w, np.zeros(self.n_outputs))
         if self.fit_intercept:
@@ -412,7 +460,8 @@ class DROProblem:
     )  # fmt: skip
 
     def _replace(self, **changes: Any) -> DROProblem:
-        data = {name: changes.pop(name) for name in ("X", "y", "p", "groups") if name in changes}
+        names = ("X", "y", "p", "groups", "baseline")
+        data = {name: changes.pop(name) for name in names if name in changes}
         if data:
             changes["rows"] = self.rows.replaced(**data)  # type: ignore[attr-defined]
         other = object.__new__(type(self))

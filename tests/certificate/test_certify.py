@@ -36,7 +36,13 @@ class Case:
     """A random problem, its reference optimum and its object."""
 
     def __init__(
-        self, seed, *, nus=(0.3, 0.01, 0.0), mus=(1.0, 1e-1, 1e-3), constraints=CONSTRAINTS
+        self,
+        seed,
+        *,
+        nus=(0.3, 0.01, 0.0),
+        mus=(1.0, 1e-1, 1e-3),
+        constraints=CONSTRAINTS,
+        baseline=0.0,
     ):
         rng = np.random.default_rng(seed)
         self.rng = rng
@@ -60,6 +66,8 @@ class Case:
         self.nu, self.mu = float(rng.choice(nus)), float(rng.choice(mus))
         constraint, constraint_tuple = constraints[rng.choice(list(constraints))]
         self.intercept = bool(rng.integers(2))
+        # What is attainable: anything from nothing to more than the losses.
+        excess = baseline * rng.exponential(size=n) if baseline else None
         self.problem = drago.DROProblem(
             X,
             y,
@@ -72,12 +80,14 @@ class Case:
             groups=groups,
             fit_intercept=self.intercept,
             constraint=constraint,
+            baseline=excess,
         )
         p = None if weight is None else weight / weight.sum()
         self.optimum, self.w, self.b = reference.solve_problem(
-            X, y, loss, set_, divergence, self.nu, self.mu, p, self.intercept, constraint_tuple
-        )
-        self.scale = max(1.0, abs(self.optimum))
+            X, y, loss, set_, divergence, self.nu, self.mu, p, self.intercept, constraint_tuple,
+            excess,
+        )  # fmt: skip
+        self.scale = max(1.0, abs(self.optimum), baseline)
 
     def point(self, spread):
         """A point of W around the optimum."""
@@ -132,6 +142,23 @@ def test_never_wrong(seed):
 def test_never_wrong_on_many(start):
     for seed in range(start, start + 32):
         check_sandwich(Case(seed))
+
+
+@pytest.mark.parametrize(
+    "start", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(32, 224, 32))]
+)
+@pytest.mark.parametrize("baseline", [0.5, pytest.param(30.0, marks=pytest.mark.slow)])
+def test_never_wrong_with_a_baseline(start, baseline):
+    """Losses below 0, objectives of any sign."""
+    for seed in range(start, start + 32):
+        case = Case(seed, baseline=baseline)
+        check_sandwich(case)
+        solver = "drago" if isinstance(case.problem.constraint, drago.L2Ball) else "auto"
+        with warnings.catch_warnings():
+            # A baseline of 30 takes all weight from some classes, whose intercepts then run away.
+            warnings.simplefilter("ignore" if baseline > 1 else "error")
+            result = drago.solve(case.problem, solver, tol=1e-6)
+        assert abs(result.primal - case.optimum) <= result.gap + 1e-7 * case.scale
 
 
 @pytest.mark.parametrize("start", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (32, 64))])

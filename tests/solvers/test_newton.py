@@ -360,8 +360,9 @@ def test_predictions_that_overflow_are_no_progress():
     raw = np.zeros(n)
     raw[:50] = 1e200
     value, level, _ = _value(
-        y, 0, 0.0, p, 10.0, 1.0, 0.5, shift, 0.0, np.zeros(2), raw, np.nan, losses, slopes, q, u
-    )
+        y, np.empty(0), 0, 0.0, p, 10.0, 1.0, 0.5, shift, 0.0, np.zeros(2), raw, np.nan, losses,
+        slopes, q, u,
+    )  # fmt: skip
     assert value == np.inf and level == np.inf
 
 

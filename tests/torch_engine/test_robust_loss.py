@@ -379,3 +379,29 @@ def test_the_example_prints_a_table(capsys):
     lines = capsys.readouterr().out.splitlines()
     for name in ("mean", "CVaR 0.2", "classes, CVaR 0.2"):
         assert sum(line.startswith(f"{name} ") for line in lines) == 2
+
+
+def test_a_baseline_is_subtracted():
+    losses = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    baseline = torch.tensor([0.5, 0.0, 2.9, 3.5], requires_grad=True)
+    module = RobustLoss(drago.CVaR(0.5))
+    loss = module(losses, baseline=baseline)
+    assert loss.item() == pytest.approx((2.0 + 0.5) / 2)
+    loss.backward()
+    # Two rows tie for the second place.
+    assert losses.grad.tolist() == [0.25, 0.5, 0.0, 0.25]
+    assert baseline.grad is None
+    np.testing.assert_array_equal(
+        module.weights(losses, baseline=baseline), module.weights((losses - baseline).detach())
+    )
+    column = robust_loss(losses[:, None], drago.CVaR(0.5), baseline=baseline.detach().numpy())
+    assert column.item() == loss.item()
+
+
+@pytest.mark.parametrize("wrong, words", [
+    (torch.ones(3), r"baseline must have one entry per sample, shape \(4,\)"),
+    (torch.ones(4, dtype=torch.complex64), "baseline must hold real numbers"),
+])  # fmt: skip
+def test_what_is_no_baseline_is_refused(wrong, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        RobustLoss()(torch.ones(4), baseline=wrong)

@@ -16,6 +16,8 @@ Vector = npt.NDArray[np.float64]
 # Relative rounding of P_0, a sum over the rows, and of a gap at a point that is no better.
 _ROUNDING = 1e-12
 _NOTHING = 256 * np.finfo(float).eps
+# Relative rounding of a sum of terms that cancel.
+_CANCELLED = 1e-15
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class Certificate:
         ``P_0``.
     n_passes : float
         What it cost, in visits to all rows; a product with X is half a visit.
+    cancelling : float
+        The size of what cancels in the objective, the greatest ``|loss_i - baseline_i|`` of the
+        trivial model; 0 for losses without a baseline. For what rounding may have lost.
     stationarity : float or None
         ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
         gap is infinite.
@@ -58,6 +63,7 @@ class Certificate:
     restricted_to: float | None
     reference: float
     n_passes: float = 0.0
+    cancelling: float = 0.0
     stationarity: float | None = None
 
     def __repr__(self) -> str:
@@ -78,18 +84,21 @@ def uncertified(problem: DROProblem, primal: float) -> Certificate:
         bound="none",
         restricted_to=None,
         reference=problem.reference[0],
+        cancelling=problem.cancelling,
     )
 
 
-def lower_bound(gap: float, primal: float, reference: float) -> float:
+def lower_bound(gap: float, primal: float, reference: float, cancelling: float) -> float:
     """``primal - gap``, less what rounding may have lost.
 
-    Far from the optimum both are huge, and their difference is what rounding leaves of it.
+    Far from the optimum both are huge, and their difference is what rounding leaves of it; with a
+    baseline, so is the objective itself.
     """
-    return primal - gap - _ROUNDING * max(primal - reference, 0.0)
+    lost = _ROUNDING * max(primal - reference, 0.0) + _CANCELLED * cancelling
+    return primal - gap - lost
 
 
-def relative(gap: float, primal: float, reference: float) -> float:
+def relative(gap: float, primal: float, reference: float, cancelling: float) -> float:
     """``gap / (P_0 - dual)``.
 
     Where both of them are no more than rounding, the trivial model is optimal, and this is 0.
@@ -97,7 +106,7 @@ def relative(gap: float, primal: float, reference: float) -> float:
     """
     if not math.isfinite(gap):
         return np.inf
-    size = max(abs(reference), sys.float_info.min)
+    size = max(abs(reference), cancelling, sys.float_info.min)
     above = primal - reference
     span = gap if 0.0 < above <= 4.0 * sys.float_info.epsilon * size else gap - above
     if span <= _ROUNDING * size and gap <= _NOTHING * size:

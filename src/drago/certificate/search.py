@@ -60,7 +60,7 @@ class GapSearch:
         self.exact = oracle.weights(ev.losses, problem.nu)
         self.primal = problem.primal(ev.w, ev.losses, self.exact)
         self.gap, self.bound, self.weights = np.inf, "none", self.exact
-        self.reference = problem.reference[0]
+        self.reference, self.cancelling = problem.reference[0], problem.cancelling
         self.passes = 0.0
         self.tried_curvature = False
         self.known: tuple[RowVector | None, float] = (None, np.inf)  # some weights and their slack
@@ -121,18 +121,19 @@ class GapSearch:
                 self.bound, self.weights = f"tangent, ||w|| <= {radius:.3g}", self.exact
         return Certificate(
             primal=self.primal,
-            dual=lower_bound(self.gap, self.primal, self.reference),
+            dual=lower_bound(self.gap, self.primal, self.reference, self.cancelling),
             gap=self.gap,
-            rel_gap=relative(self.gap, self.primal, self.reference),
+            rel_gap=relative(self.gap, self.primal, self.reference, self.cancelling),
             dual_weights=self.weights,
             bound=self.bound,
             restricted_to=restricted_to,
             reference=self.reference,
+            cancelling=self.cancelling,
             n_passes=self.passes,
         )
 
     def _is_small(self, gap: float) -> bool:
-        return relative(gap, self.primal, self.reference) <= self.target
+        return relative(gap, self.primal, self.reference, self.cancelling) <= self.target
 
     def _is_enough(self) -> bool:
         return self._is_small(self.gap)
@@ -223,9 +224,9 @@ class GapSearch:
             )
             self.tried_curvature = True
             self._spend(curvature_cost(problem, n_rows))
-            gap = slack + fallen + inner + _CANCELLED * abs(self.primal)
+            gap = slack + fallen + inner + _CANCELLED * problem.size_of(self.primal)
             self._keep(gap, "curvature", q)
-            if relative(slack + fallen, self.primal, self.reference) > self.target:
+            if not self._is_small(slack + fallen):
                 return False
         return True
 
@@ -258,7 +259,7 @@ class GapSearch:
         found = problem.rows.slack(problem.divergence, problem.nu, losses, self.exact, q)
         if found is None:
             values = [problem.primal(self.ev.w, losses, x) for x in (self.exact, q)]
-            return max(values[0] - values[1], 0.0) + _CANCELLED * abs(values[0])
+            return max(values[0] - values[1], 0.0) + _CANCELLED * problem.size_of(values[0])
         if found == -math.inf:
             raise ArithmeticError(
                 "the exact weights are beaten by others of the set; if the set is your own, check "

@@ -118,7 +118,7 @@ def _sweep(divergence, sorted_u, p, sigma, nu, ratio, one, two, first):
 
 @jit(fastmath=REDUCE, error_model="numpy")
 def sgd(
-    values, indices, starts, y, code, loss_parameter,
+    values, indices, starts, y, code, loss_parameter, baseline,
     family, divergence, parameter, sigma, short_sigma,
     w, b, order, batch_size, eta, mu, nu, fit_intercept,
 ):  # fmt: skip
@@ -147,6 +147,8 @@ def sgd(
             for c in range(k):
                 raw[c] = raw[c] * scale + b[c]
             losses[r] = _loss(code, loss_parameter, y[i], raw, slopes[r])
+            if baseline.shape[0] > 0:
+                losses[r] -= baseline[i]
         u, q_batch = losses[:m], q[:m]
         masses = sigma if m == batch_size else short_sigma
         memory = _batch_weights(
@@ -280,7 +282,7 @@ def _move(order, rank, sorted_u, i, value):
 
 @jit(fastmath=REDUCE, error_model="numpy")
 def prospect(
-    values, indices, starts, y, code, loss_parameter,
+    values, indices, starts, y, code, loss_parameter, baseline,
     family, divergence, parameter, sigma, p,
     w, b, table, q, products, g, g_b, draws, eta, mu, nu, memory, fit_intercept,
 ):  # fmt: skip
@@ -315,6 +317,8 @@ def prospect(
         for c in range(k):
             raw[c] += b[c]
         loss = _loss(code, loss_parameter, y[i], raw, slopes)
+        if baseline.shape[0] > 0:
+            loss -= baseline[i]
         weight = q[i] if family == CAPPED else ratio[rank[i]] * p[i]
         for c in range(k):
             change[c] = n * (weight * slopes[c] - products[i, c])

@@ -24,11 +24,16 @@ ROUNDING = 1e-15
 
 
 @jit(error_model="numpy")
-def _losses(y, code, parameter, shift, raw, losses, slopes, u):
-    """The losses and their slopes, and the losses with the shift added; returns their sum."""
+def _losses(y, baseline, code, parameter, shift, raw, losses, slopes, u):
+    """The losses and their slopes, and the losses with the shift added; returns their sum.
+
+    The losses are those less the `baseline`, which may be empty.
+    """
     total = 0.0
     for i in range(y.shape[0]):
         losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
+        if baseline.shape[0] > 0:
+            losses[i] -= baseline[i]
         u[i] = losses[i] + shift[i]
         total += losses[i]
     return total
@@ -47,13 +52,15 @@ def _sums(losses, u, q, p):
 
 
 @jit()
-def _value(y, code, parameter, p, cap, c, nu, shift, mu, theta, raw, tau, losses, slopes, q, u):
+def _value(
+    y, baseline, code, parameter, p, cap, c, nu, shift, mu, theta, raw, tau, losses, slopes, q, u
+):  # fmt: skip
     """``P_c`` at a point, ``L(w, q)`` at its weights, and the threshold of these.
 
     Fills the losses, slopes and weights. The divergence is from p, as in the problem. Infinitely
     high where the losses are no numbers.
     """
-    if not math.isfinite(_losses(y, code, parameter, shift, raw, losses, slopes, u)):
+    if not math.isfinite(_losses(y, baseline, code, parameter, shift, raw, losses, slopes, u)):
         return math.inf, math.inf, tau
     tau = capped_chi2(u, p, c, cap, tau, q)
     loss, shifted, square = _sums(losses, u, q, p)
@@ -164,10 +171,12 @@ def _solve(H, extra, r, L, x):
 
 @jit()
 def capped_newton(
-    X, y, code, parameter, curvature, p, cap, c, nu, shift, constant, mu, intercept,
-    dampings, halvings, done, enough, most, tau, theta, raw,
+    X, y, baseline, size, code, parameter, curvature, p, cap, c, nu, shift, constant, mu,
+    intercept, dampings, halvings, done, enough, most, tau, theta, raw,
 ):  # fmt: skip
     """Up to `most` steps from ``theta`` with the raw predictions ``raw``, which is overwritten.
+
+    The `size` is that of what cancels in the objective, 0 without a baseline.
 
     Ends early when a step promises no more than `done` times what the move of the weights costs,
     or no more than `enough`, or when none lowers the objective.
@@ -193,8 +202,9 @@ def capped_newton(
     raw_, losses_, slopes_, q_ = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     theta_ = theta.copy()
     value, level, tau = _value(
-        y, code, parameter, p, cap, c, nu, shift, mu, theta, raw, tau, losses, slopes, q, u
-    )
+        y, baseline, code, parameter, p, cap, c, nu, shift, mu, theta, raw, tau, losses, slopes,
+        q, u,
+    )  # fmt: skip
     value += constant
     promise, trials, steps, state = math.inf, 1, 0, 0
     while steps < most and state == 0:
@@ -202,7 +212,7 @@ def capped_newton(
         for j in range(d):
             H[j, j] += mu
             r[j] += mu * theta[j]
-        state = 2
+        state, rounding = 2, ROUNDING * max(abs(value), size)
         for damping in dampings:
             for j in range(m):
                 extra[j] = (1e-13 + damping) * H[j, j]
@@ -224,16 +234,16 @@ def capped_newton(
                 for j in range(m):
                     theta_[j] = theta[j] + length * x[j]
                 new, new_level, new_tau = _value(
-                    y, code, parameter, p, cap, c, nu, shift, mu, theta_, raw_, tau,
+                    y, baseline, code, parameter, p, cap, c, nu, shift, mu, theta_, raw_, tau,
                     losses_, slopes_, q_, u,
                 )  # fmt: skip
                 new += constant
                 trials += 1
-                if new <= value + 1e-4 * length * min(slope, 0.0) + ROUNDING * abs(value):
+                if new <= value + 1e-4 * length * min(slope, 0.0) + rounding:
                     state = 0
                     break
                 length *= 0.5
-                if -length * slope <= 0.1 * ROUNDING * abs(value):
+                if -length * slope <= 0.1 * rounding:
                     break
             if state == 0:
                 break

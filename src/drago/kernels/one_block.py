@@ -98,9 +98,11 @@ def _learn(size, product, curvatures, alpha, largest, boldness, growth):
 
 @jit(error_model="numpy")
 def one_block_start(
-    X, columns, y, code, parameter, p, cap, nu, w, b, losses, slopes, q, gradient
+    X, columns, y, baseline, code, parameter, p, cap, nu, w, b, losses, slopes, q, gradient
 ):  # fmt: skip
     """Losses and slopes at ``(w, b)``, the exact weights and the gradient there.
+
+    The losses are those less the `baseline`, which may be empty.
 
     Returns the gradient's part for the intercept, the weights' threshold and their second moment;
     and whether all losses and slopes are numbers.
@@ -111,6 +113,8 @@ def one_block_start(
     finite = True
     for i in range(n):
         losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i] + b)
+        if baseline.shape[0] > 0:
+            losses[i] -= baseline[i]
         finite &= math.isfinite(losses[i]) & math.isfinite(slopes[i])
     if not finite:
         return math.nan, math.nan, math.nan, False
@@ -122,9 +126,9 @@ def one_block_start(
 
 @jit(error_model="numpy")
 def one_block_steps(
-    X, columns, y, code, parameter, p, cap, nu, mu, mean, eigenvalues, basis, along, intercept,
-    n_steps, is_fresh, alpha, largest, boldness, growth, curvatures, past_point, past_slope,
-    has_past, tau, w, b, raw, losses, slopes, q, gradient, gradient_b,
+    X, columns, y, baseline, code, parameter, p, cap, nu, mu, mean, eigenvalues, basis, along,
+    intercept, n_steps, is_fresh, alpha, largest, boldness, growth, curvatures, past_point,
+    past_slope, has_past, tau, w, b, raw, losses, slopes, q, gradient, gradient_b,
 ):  # fmt: skip
     """`n_steps` iterations; ``w, raw, losses, slopes, q, gradient`` and the past are overwritten.
 
@@ -177,6 +181,8 @@ def one_block_steps(
             before = losses[i]
             raw[i] += b
             losses[i], slopes[i] = one_single_output(code, parameter, y[i], raw[i])
+            if baseline.shape[0] > 0:
+                losses[i] -= baseline[i]
             u[i] = losses[i] + s * (q[i] * inverse[i]) + ratio * (losses[i] - before)
         # With u at a fixed point, l + s q/p, the threshold is the same for every s: also for 0.
         tau, cost = capped_chi2(u, p, nu + s, cap, tau, q), nu + s

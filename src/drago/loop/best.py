@@ -44,9 +44,10 @@ class Best:
         best, bound = point[0], dual[0]
         self.gap = best.gap
         if bound is not best and math.isfinite(bound.dual):
-            across = max(best.primal - bound.dual, 0.0) + 1e-15 * abs(best.primal)
+            size = max(abs(best.primal), best.cancelling)
+            across = max(best.primal - bound.dual, 0.0) + 1e-15 * size
             self.gap = min(best.gap, across)
-        self.rel_gap = relative(self.gap, best.primal, best.reference)
+        self.rel_gap = relative(self.gap, best.primal, best.reference, best.cancelling)
 
     def keep(self, certificate: Certificate, w: Matrix, b: Vector) -> None:
         """Take note of another candidate."""
@@ -55,7 +56,7 @@ class Best:
         if certificate.dual > dual[0].dual and certificate.restricted_to is None:
             dual = entry
         best = point[0]
-        rounding = 4e-16 * abs(best.primal)
+        rounding = 4e-16 * max(abs(best.primal), best.cancelling)
         lower = certificate.primal < best.primal - rounding
         level = certificate.primal <= best.primal + rounding and certificate.gap < best.gap
         self.put(entry if lower or level else point, dual)

@@ -54,7 +54,8 @@ class Goal:
         if not self._problem.is_convex:
             return expected <= _OF_SLOPE * (self.tol * self._problem.reference_slope) ** 2
         primal, reference = _objective(iterate, best)
-        return relative(expected, primal, reference) <= _OF_GAP * self.tol
+        cancelling = best.point[0].cancelling
+        return relative(expected, primal, reference, cancelling) <= _OF_GAP * self.tol
 
     def estimate_wanted(self, iterate: Iterate | None, best: Best) -> float:
         """What a method's estimate of the gap has to fall to."""

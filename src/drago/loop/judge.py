@@ -91,5 +91,5 @@ class Judge:
         ev, problem = iterate.evaluation, self._problem
         if ev is None or not iterate.is_sum:
             return ev
-        index, scale = subsample(problem, _WITNESSES), abs(problem.reference[0])
+        index, scale = subsample(problem, _WITNESSES), problem.scale
         return ev if problem.rows.drift(problem.loss, ev, index, scale) <= _AGREEMENT else None

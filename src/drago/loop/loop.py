@@ -188,7 +188,7 @@ class Loop:
     @property
     def start_error(self) -> float:
         """How far above the optimum the start may lie, as far as is known."""
-        return min(max(self.best.gap, 0.0), abs(self.problem.reference[0]))
+        return min(max(self.best.gap, 0.0), self.problem.scale)
 
     @property
     def trivial(self) -> tuple[Matrix, Vector]:

@@ -223,7 +223,7 @@ def _judged_again(
     the solve goes on bit for bit; otherwise what is found.
     """
     w, b, q = arrays["w"], arrays["b"], problem.rows.imported(arrays["q"])
-    primal, gap, reference = claim["primal"], claim["gap"], problem.reference[0]
+    primal, gap = claim["primal"], claim["gap"]
     radius, slope = claim["restricted_to"], claim["stationarity"]
     try:
         with np.errstate(all="ignore"):
@@ -231,7 +231,7 @@ def _judged_again(
             found = _found(problem, ev, q, claim)
     except NonFiniteLossError as error:
         raise CheckpointError(f"loop.{name}.w is no point of the problem: {error}") from None
-    size = max(abs(primal), abs(reference))
+    size = max(abs(primal), problem.scale)
 
     def is_no_less(claimed: float, now: float, size: float) -> bool:
         return now <= (1.0 + _OF_GAPS) * claimed + _OF_DIFFERENCES * size
@@ -267,7 +267,8 @@ def _found(problem: DROProblem, ev: Evaluation, q: Any, claim: dict[str, Any]) -
 def _certificate(point: Certificate, gap: float, q: Any, bound: str, **more: Any) -> Certificate:
     """With a gap and the weights that it rests on."""
     primal = point.primal
-    dual, rel_gap = (f(gap, primal, point.reference) for f in (lower_bound, relative))
+    given = gap, primal, point.reference, point.cancelling
+    dual, rel_gap = (f(*given) for f in (lower_bound, relative))
     return replace(point, dual=dual, gap=gap, rel_gap=rel_gap, dual_weights=q, bound=bound, **more)
 
 

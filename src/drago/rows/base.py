@@ -30,6 +30,8 @@ Selection = Any
 """Some of the rows: opaque."""
 Index = npt.NDArray[np.int64]
 """Numbers of a few rows."""
+Kept = npt.NDArray[np.bool_] | None
+"""Which of the rows that were given have weight; None for all of them."""
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
 
@@ -76,8 +78,9 @@ class RowStore:
     is_sparse : bool
     p : row vector
         The nominal weights: positive, with sum 1.
-    y, groups : row vectors
-        `groups` is None where none were given.
+    y, groups, baseline : row vectors
+        `groups` and `baseline` are None where none were given. The losses of a store are those of
+        the model less the baseline.
     """
 
     n_samples: int
@@ -86,6 +89,7 @@ class RowStore:
     p: RowVector
     y: RowVector
     groups: RowVector | None
+    baseline: RowVector | None = None
 
     # What a store can do beyond the operations below; a solver names what it needs.
     capabilities: ClassVar[frozenset[str]] = frozenset()
@@ -134,8 +138,8 @@ class RowStore:
         """A row vector (or matrix) from what `export` made of it."""
         raise NotImplementedError
 
-    def enter(self, name: str, values: Any) -> RowVector:
-        """A row vector that a user has given."""
+    def enter(self, name: str, values: Any, kept: Kept = None) -> RowVector:
+        """A row vector that a user has given; for all rows, of which these were kept."""
         raise NotImplementedError
 
     def spread(self, weights: Any, kept: npt.NDArray[np.bool_]) -> Any:
@@ -152,10 +156,14 @@ class RowStore:
         """A few of the rows as arrays (`drago.rows.memory.ArrayRows`); their weights sum to 1."""
         raise NotImplementedError
 
+    def with_baseline(self, baseline: RowVector | None) -> RowStore:
+        """The same rows, with this subtracted from their losses."""
+        raise NotImplementedError
+
     def condensed(self, n_classes: int) -> RowStore | None:
         """One row of zeros for each class (and group), with its weight: at w = 0 it is the same.
 
-        None where these are hardly fewer than there are rows.
+        None where these are hardly fewer than the rows, or a baseline tells rows of a class apart.
         """
         raise NotImplementedError
 
@@ -175,12 +183,12 @@ class RowStore:
         raise NotImplementedError
 
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: RowVector = None) -> Evaluation:
-        """Losses and derivatives at ``(w, b)``; no visit to X where `raw` is given."""
+        """Losses less the baseline, and derivatives; no visit to X where `raw` is given."""
         raise NotImplementedError
 
     @is_a("map")
     def apply(self, loss: Any, raw: RowVector) -> tuple[RowVector, RowVector]:
-        """Losses and derivatives at raw predictions, whether they are numbers or not."""
+        """Losses, less the baseline, and derivatives at raw predictions, finite or not."""
         raise NotImplementedError
 
     @is_a("sum")

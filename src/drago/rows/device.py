@@ -93,6 +93,7 @@ def moved(rows: Any, device: Any, loss: Any, uncertainty: Any) -> TensorVectors:
         None if rows.groups is None else from_numpy(rows.groups).to(place),
         is_uniform=bool(p.min() == p.max()),
         gives_tensors=False,
+        baseline=None if rows.baseline is None else from_numpy(rows.baseline).to(place, kind),
     )
 
 
@@ -109,6 +110,8 @@ class TensorRows(TensorVectors):
         Whether all of `p` is equal.
     gives_tensors : bool
         Whether vectors of results are tensors, too.
+    baseline : tensor of shape (n,) or None
+        What is subtracted from the losses.
     """
 
     def __init__(
@@ -120,8 +123,9 @@ class TensorRows(TensorVectors):
         *,
         is_uniform: bool,
         gives_tensors: bool,
+        baseline: Tensor | None = None,
     ) -> None:
-        super().__init__(p, groups, is_uniform, gives_tensors)
+        super().__init__(p, groups, is_uniform, gives_tensors, baseline)
         self.X, self.y = X, y
         self.n_features = int(X.shape[1])
         self.n_entries = self.n_samples * self.n_features
@@ -131,7 +135,7 @@ class TensorRows(TensorVectors):
         return TensorRows(**(self.__getstate__() | changes))
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("X", "y", "p", "groups", "is_uniform", "gives_tensors")
+        names = ("X", "y", "p", "groups", "baseline", "is_uniform", "gives_tensors")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -148,6 +152,7 @@ class TensorRows(TensorVectors):
             y=self.y.cpu() if self.y.dtype == torch.int64 else self.y.cpu().double(),
             p=p / p.sum(),
             groups=None if self.groups is None else self.groups.cpu(),
+            baseline=None if self.baseline is None else self.baseline.cpu().double(),
         )
 
     def tables(
@@ -204,6 +209,7 @@ class TensorRows(TensorVectors):
             y=self.y.to(place, self.y.dtype if self.y.dtype == torch.int64 else kind),
             p=p / p.sum(),
             groups=None if self.groups is None else self.groups.to(place),
+            baseline=None if self.baseline is None else self.baseline.to(place, kind),
         )
 
     def take(self, index: Index) -> TensorRows:
@@ -213,15 +219,25 @@ class TensorRows(TensorVectors):
             found = check_groups(groups[place].cpu().numpy(), int(index.size))
             groups = torch.from_numpy(found).to(self.device)
         return self.replaced(
-            X=self.X.index_select(0, place), y=self.y[place], p=p / p.sum(), groups=groups
+            X=self.X.index_select(0, place),
+            y=self.y[place],
+            p=p / p.sum(),
+            groups=groups,
+            baseline=None if self.baseline is None else self.baseline[place],
         )
 
     def sample(self, index: Index) -> ArrayRows:
         few = self.take(index)
         X, y, p = (to_host(values) for values in (few.X, few.y, few.p))
-        return ArrayRows(X, y, p / p.sum())
+        baseline = None if few.baseline is None else to_host(few.baseline)
+        return ArrayRows(X, y, p / p.sum(), baseline=baseline)
+
+    def with_baseline(self, baseline: Tensor | None) -> TensorRows:
+        return self.replaced(baseline=baseline)
 
     def condensed(self, n_classes: int) -> TensorRows | None:
+        if self.baseline is not None:
+            return None
         labels = self.y.to(torch.int64)
         if self.groups is not None:
             labels = labels + n_classes * self.groups
@@ -269,7 +285,8 @@ class TensorRows(TensorVectors):
         return raw.add_(b)
 
     def apply(self, loss: Any, raw: Tensor) -> tuple[Tensor, Tensor]:
-        return on_tensors(loss).evaluate(self.y, raw)
+        losses, slopes = on_tensors(loss).evaluate(self.y, raw)
+        return losses if self.baseline is None else losses - self.baseline, slopes
 
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
         if raw is None and self.kernels_for(loss) is not None and w.any():
@@ -315,6 +332,8 @@ class TensorRows(TensorVectors):
             self.X, self.y, w[:, 0], b, *self.all_rows, losses, slopes, raw,
             code=loss.code, parameter=loss.parameter,
         )  # fmt: skip
+        if self.baseline is not None:
+            losses -= self.baseline
 
     def gradient(self, dlosses: Tensor, q: Tensor) -> Gradient:
         weighted = q[:, None] * dlosses

@@ -14,6 +14,7 @@ from drago.rows.base import (
     Evaluation,
     Gradient,
     Index,
+    Kept,
     Matrix,
     NonFiniteLossError,
     Vector,
@@ -31,6 +32,7 @@ LARGE = 1 << 22
 _STRIDE = 61
 # Entries of a vector at a time where temporary ones would be as long as the data.
 _PART = 1 << 16
+_NONE = locked(np.empty(0))
 
 
 class ArrayRows(ArrayCurvature):
@@ -44,18 +46,28 @@ class ArrayRows(ArrayCurvature):
     p : array of shape (n,)
         Positive, with sum 1.
     groups : array of int of shape (n,), optional
+    baseline : array of shape (n,), optional
+        What is subtracted from the losses.
     """
 
     capabilities = frozenset({"single rows", "whole vectors", "compiled", "responses", "tables"})
 
-    def __init__(self, X: Any, y: Array, p: Vector, groups: Array | None = None) -> None:
+    def __init__(
+        self,
+        X: Any,
+        y: Array,
+        p: Vector,
+        groups: Array | None = None,
+        baseline: Vector | None = None,
+    ) -> None:
         # Locked: to Numba a read-only array is another type, compiled anew.
         self.X, self.y, self.p = locked(X), locked(y), locked(p)
         self.groups = None if groups is None else locked(groups)
+        self.baseline = None if baseline is None else locked(baseline)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle is made of; what was computed from it is computed again."""
-        return {name: getattr(self, name) for name in ("X", "y", "p", "groups")}
+        return {name: getattr(self, name) for name in ("X", "y", "p", "groups", "baseline")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -80,6 +92,11 @@ class ArrayRows(ArrayCurvature):
     def is_plain(self) -> bool:
         """Whether X is a dense array of float64."""
         return not self.is_sparse and self.X.dtype == np.float64
+
+    @property
+    def kernel_baseline(self) -> Vector:
+        """The baseline as kernels take it: empty where there is none."""
+        return _NONE if self.baseline is None else self.baseline
 
     @cached_property
     def norms(self) -> Vector:
@@ -113,13 +130,15 @@ class ArrayRows(ArrayCurvature):
         return values
 
     def content(self) -> tuple[Any, ...]:
-        return self.X, self.y, self.p, self.groups
+        return self.X, self.y, self.p, self.groups, self.baseline
 
     def imported(self, array: Any) -> Any:
         return array
 
-    def enter(self, name: str, values: Any) -> Any:
-        return check_vector(name, values, self.n_samples)
+    def enter(self, name: str, values: Any, kept: Kept = None) -> Any:
+        if kept is None:
+            return check_vector(name, values, self.n_samples)
+        return check_vector(name, values, kept.size)[kept]
 
     def take(self, index: Index) -> ArrayRows:
         p = self.p[index]
@@ -127,7 +146,8 @@ class ArrayRows(ArrayCurvature):
         groups = None if self.groups is None else check_groups(self.groups[index], p.size)
         # Of dense rows `take` is far quicker than an index.
         X = self.X[index] if self.is_sparse else self.X.take(index, axis=0)
-        return ArrayRows(X, self.y[index], p, groups)
+        baseline = None if self.baseline is None else self.baseline[index]
+        return ArrayRows(X, self.y[index], p, groups, baseline)
 
     def sample(self, index: Index) -> ArrayRows:
         return self.take(index)
@@ -136,7 +156,12 @@ class ArrayRows(ArrayCurvature):
         """The same rows but for this."""
         return ArrayRows(**(self.__getstate__() | changes))
 
+    def with_baseline(self, baseline: Vector | None) -> ArrayRows:
+        return self.replaced(baseline=baseline)
+
     def condensed(self, n_classes: int) -> ArrayRows | None:
+        if self.baseline is not None:
+            return None
         labels = self.y.astype(np.int64)
         if self.groups is not None:
             labels = labels + n_classes * self.groups
@@ -156,7 +181,8 @@ class ArrayRows(ArrayCurvature):
             X = X + X.dtype.type(1)
         y = np.arange(n) % n_outputs if n_outputs > 1 else np.arange(n) % 2
         groups = None if self.groups is None else np.arange(n) % 2
-        return ArrayRows(X, y.astype(self.y.dtype), np.full(n, 1.0 / n), groups)
+        baseline = None if self.baseline is None else np.zeros(n)
+        return ArrayRows(X, y.astype(self.y.dtype), np.full(n, 1.0 / n), groups, baseline)
 
     def oracle(self, uncertainty: Any, divergence: Any) -> Any:
         # Set and divergence were checked at the door of the problem.
@@ -190,7 +216,7 @@ class ArrayRows(ArrayCurvature):
 
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
         raw = self.predict(w, b) if raw is None else raw
-        losses, dlosses = loss.evaluate(self.y, raw)  # as `apply` does
+        losses, dlosses = self.apply(loss, raw)
         if not (are_finite(losses) and are_finite(dlosses)):
             bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
             i = int(np.argmax(bad))
@@ -202,7 +228,8 @@ class ArrayRows(ArrayCurvature):
         return Evaluation(w, b, raw, losses, dlosses)
 
     def apply(self, loss: Any, raw: Matrix) -> tuple[Vector, Matrix]:
-        return loss.evaluate(self.y, raw)
+        losses, dlosses = loss.evaluate(self.y, raw)
+        return losses if self.baseline is None else losses - self.baseline, dlosses
 
     def weighted_sum(self, c: Matrix) -> Matrix:
         """``X' c`` in float64, shape (n_features, columns of c).

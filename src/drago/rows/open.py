@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drago._validation import check_features, check_groups, check_sample_weight
+from drago._validation import (
+    check_features,
+    check_groups,
+    check_number,
+    check_sample_weight,
+)
 from drago.rows.base import RowStore
 from drago.rows.memory import ArrayRows
 
@@ -73,6 +78,14 @@ def _open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) 
             X, y, p = X[kept], y[kept], p[kept]
             groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
     return Opened(ArrayRows(X, y, p, groups), kept, loss.n_outputs(y))
+
+
+def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:
+    """Rows with a baseline that a user has given for all of them, some of which were kept."""
+    if np.ndim(baseline) == 0:
+        baseline, kept = np.full(rows.n_samples, check_number("baseline", baseline)), None
+    values = rows.enter("baseline", baseline, kept)
+    return rows if rows.extremes(values) == (0.0, 0.0) else rows.with_baseline(values)
 
 
 def on_device(rows: RowStore, device: Any, loss: Any, uncertainty: Any) -> RowStore:

@@ -101,9 +101,12 @@ class ArrayPart(Part, ArrayRows):
     def n_groups(self) -> int:  # type: ignore[override]
         return 0 if self.groups is None else int(self.groups.max()) + 1
 
+    def with_baseline(self, baseline: Vector | None) -> ArrayPart:
+        return ArrayPart(**(self.__getstate__() | {"baseline": baseline}))
+
     def pieces(self, index: Index) -> tuple[Any, ...]:
-        """Features, targets, nominal weights and groups of some rows."""
-        given = (self.X, self.y, self.p, self.groups)
+        """Features, targets, nominal weights, groups and baseline of some rows."""
+        given = self.content()
         return tuple(None if each is None else each[index] for each in given)
 
     def tables_of_part(self, problem: Any, kind: str, count: int) -> PartOfTables:
@@ -197,7 +200,7 @@ def _bins(labels: Any, values: Vector, size: int) -> Vector:
 def cut(rows: ArrayRows, ends: Sequence[int]) -> list[ArrayPart]:
     """Rows of arrays in parts that end at these numbers and at the last row."""
     places = [0, *ends, rows.n_samples]
-    given: tuple[Any, ...] = (rows.X, rows.y, rows.p, rows.groups)
+    given = rows.content()
     return [
         ArrayPart(*[None if each is None else each[a:b] for each in given])  # type: ignore[arg-type]
         for a, b in itertools.pairwise(places)

@@ -16,6 +16,7 @@ from drago.oracles.atoms import AtomOracle, AtomResponse, merged
 from drago.rows.base import (
     Evaluation,
     Index,
+    Kept,
     Matrix,
     NonFiniteLossError,
     RowStore,
@@ -71,6 +72,9 @@ class PartedRows(Part):
         self.groups = None
         if self.parts[0].groups is not None:
             self.groups = self.vector(part.groups for part in self.parts)
+        self.baseline = None
+        if self.parts[0].baseline is not None:
+            self.baseline = self.vector(part.baseline for part in self.parts)
         self.n_groups = max(part.n_groups for part in self.parts)
         self.label_type = self.parts[0].y.dtype
 
@@ -154,21 +158,27 @@ class PartedRows(Part):
         ends = np.cumsum([part.n_samples for part in self.parts])[:-1]
         return self.vector(np.split(array, ends))
 
-    def enter(self, name: str, values: Any) -> RowVector:
-        return self.imported(check_vector(name, values, self.n_samples))
+    def enter(self, name: str, values: Any, kept: Kept = None) -> RowVector:
+        if kept is None:
+            return self.imported(check_vector(name, values, self.n_samples))
+        return self.imported(check_vector(name, values, kept.size)[kept])
 
     def sample(self, index: Index) -> Any:
         pieces = [self.parts[k].pieces(some) for k, some in self._local(index)]
         found: list[Any] = [None if each[0] is None else _stacked(each) for each in zip(*pieces)]
-        X, y, p, groups = found
+        X, y, p, groups, baseline = found
         groups = None if groups is None else check_groups(groups, p.size)
-        return ArrayRows(X, y, p / p.sum(), groups)
+        return ArrayRows(X, y, p / p.sum(), groups, baseline)
 
     def take(self, index: Index) -> RowStore:
         return self.sample(index)
 
+    def with_baseline(self, baseline: RowVector | None) -> RowStore:
+        split = self.split(baseline)
+        return type(self)([part.with_baseline(each) for part, each in zip(self.parts, split)])
+
     def condensed(self, n_classes: int) -> RowStore | None:
-        if (self.n_groups or 1) * n_classes >= self.n_samples:
+        if self.baseline is not None or (self.n_groups or 1) * n_classes >= self.n_samples:
             return None
         mass = _sum(self._each("cells", (n_classes, self.n_groups), {}))
         there = np.flatnonzero(mass)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drago.oracles.spectra import Spectra
 from drago.oracles.tensors import BoundOracle, TensorOracle
-from drago.rows.base import Index, RowStore, Vector
+from drago.rows.base import Index, Kept, RowStore, Vector
 from drago.rows.tensor_checks import check_vector
 from drago.rows.tensor_losses import on_tensors
 from drago.terms.uncertainty.base import UncertaintySet
@@ -52,6 +52,8 @@ class TensorVectors(RowStore):
         Whether all of `p` is equal.
     gives_tensors : bool
         Whether vectors of results are tensors, too.
+    baseline : tensor of shape (n,) or None
+        What is subtracted from the losses.
     """
 
     capabilities = frozenset({"tables"})
@@ -59,9 +61,14 @@ class TensorVectors(RowStore):
     y: Any
 
     def __init__(
-        self, p: Tensor, groups: Tensor | None, is_uniform: bool, gives_tensors: bool
+        self,
+        p: Tensor,
+        groups: Tensor | None,
+        is_uniform: bool,
+        gives_tensors: bool,
+        baseline: Tensor | None = None,
     ) -> None:
-        self.p, self.groups = p, groups
+        self.p, self.groups, self.baseline = p, groups, baseline
         self.is_uniform, self.gives_tensors = is_uniform, gives_tensors
         self.n_samples = int(p.shape[0])
         self._oracles: list[tuple[Any, Any, TensorOracle]] = []
@@ -87,8 +94,11 @@ class TensorVectors(RowStore):
     def export(self, values: Tensor) -> Any:
         return values if self.gives_tensors else to_host(values)
 
-    def enter(self, name: str, values: Any) -> Tensor:
-        return check_vector(name, values, self.n_samples, self.device)
+    def enter(self, name: str, values: Any, kept: Kept = None) -> Tensor:
+        if kept is None:
+            return check_vector(name, values, self.n_samples, self.device)
+        whole = check_vector(name, values, kept.size, self.device)
+        return whole[torch.from_numpy(kept).to(self.device)]
 
     def spread(self, weights: Any, kept: npt.NDArray[np.bool_]) -> Any:
         if not isinstance(weights, Tensor):

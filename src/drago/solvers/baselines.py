@@ -175,6 +175,7 @@ class _StochasticRun:
         self.rng = np.random.default_rng(loop.random_state)
         self.rows = _rows(problem)
         self.loss = (problem.y, problem.loss.code, problem.loss.parameter)
+        self.baseline = problem.rows.kernel_baseline  # type: ignore[attr-defined]
         self.n_iter, self.n_calls, self.visits = 0, 0, 0
         w, b = loop.start
         self.w, self.b = self.flat(w), b.copy()
@@ -303,8 +304,8 @@ class _SGDRun(_StochasticRun):
         cost = self.shape[0] * self.shape[1]
         for order in self.chunks(self.rng.permutation(self.n), cost, self.batch_size):
             total += order.size * sgd(
-                *self.rows, *self.loss, *self.set, self.w, self.b, order, self.batch_size,
-                self.eta, problem.mu, problem.nu, problem.fit_intercept,
+                *self.rows, *self.loss, self.baseline, *self.set, self.w, self.b, order,
+                self.batch_size, self.eta, problem.mu, problem.nu, problem.fit_intercept,
             )  # fmt: skip
             self.visits += order.size
             self.n_calls += order.size
@@ -370,9 +371,9 @@ class _ProspectRun(_StochasticRun):
         draws = self.rng.integers(0, self.n, size=self.n)
         for part in self.chunks(draws, 4 * self.n + self.shape[0] * self.shape[1]):
             self.memory = prospect(
-                *self.rows, *self.loss, *self.set, problem.p, self.w, self.b, self.table, self.q,
-                self.products, self.g, self.g_b, part, self.eta, problem.mu, problem.nu,
-                self.memory, problem.fit_intercept,
+                *self.rows, *self.loss, self.baseline, *self.set, problem.p, self.w, self.b,
+                self.table, self.q, self.products, self.g, self.g_b, part, self.eta, problem.mu,
+                problem.nu, self.memory, problem.fit_intercept,
             )  # fmt: skip
             self.visits += part.size
             self.n_calls += part.size

@@ -124,7 +124,7 @@ def _is_for_newton(problem: DROProblem) -> bool:
     if not math.isfinite(rows):
         return False
     if not Newton.is_compiled(problem):
-        kinks = problem.nu <= _RULE.small_shift_cost * abs(problem.reference[0])
+        kinks = problem.nu <= _RULE.small_shift_cost * problem.scale
         return kinks and problem.n_entries <= _RULE.tiny // 4
     if problem.n_entries <= (_RULE.small if problem.nu > 0 else 2 * _RULE.small):
         return True

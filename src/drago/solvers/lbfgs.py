@@ -81,7 +81,7 @@ class LBFGS(Method):
         if problem.uncertainty.own_divergence is not None:
             run.minimise(0.0, 0.0)  # a ball has no corners, but for those of the simplex
         why = ""
-        scale = abs(problem.reference[0]) + np.finfo(float).tiny
+        scale = problem.scale + np.finfo(float).tiny
         for error in scale * 10.0 ** -np.append([2.0], np.arange(4.0, 13.0)):
             why = run.minimise(problem.smoothing(error), 0.1 * error)
             run.end_stage()
@@ -201,7 +201,7 @@ class _LBFGSRun:
                 },
             )
             value, _ = value_and_gradient(self.x)
-            progress = before - value > 1e-13 * abs(value)
+            progress = before - value > 1e-13 * problem.size_of(value)
             if accuracy > 0.0 or self.n_iter == n_iter or not progress:
                 break
             # Old pairs and bounds that became active since can jam the method far from the

@@ -110,7 +110,7 @@ class Newton(Method):
             # Numbers that overflow do not fall either.
             still = not math.isfinite(run.level)
             if math.isfinite(before):
-                still = still or abs(run.level - before) <= _ROUNDING * abs(before)
+                still = still or abs(run.level - before) <= _ROUNDING * problem.size_of(before)
             idle = idle + 1 if still else 0
             c *= min(_FALL ** (1.0 / steps), _SLOWEST)
         else:
@@ -164,7 +164,7 @@ class _NewtonRun:
         if problem.kappa_q <= 1:
             return 1.0  # no weight moves: any will do
         spread, farthest = problem.distance(self.q), 1.0 / problem.smoothing(1.0)
-        gain = np.sqrt(abs(problem.reference[0]) * self.loop.start_error)
+        gain = np.sqrt(problem.scale * self.loop.start_error)
         return float(_FIRST * gain / (spread if spread > 1e-3 * farthest else farthest))
 
     def minimise(self, c: float) -> int:
@@ -174,7 +174,8 @@ class _NewtonRun:
         while steps < most and idle < _IDLE:
             move = stage.advance(min(most - steps, self.loop.iterations_left(self.n_iter)))
             steps, self.n_iter = steps + move.steps, self.n_iter + move.steps
-            idle = idle + 1 if value - move.value <= _ROUNDING * abs(move.value) else 0
+            still = value - move.value <= _ROUNDING * self.problem.size_of(move.value)
+            idle = idle + 1 if still else 0
             value = move.value
             if move.steps:
                 self._observe(self._estimate(c, move), move.level)
@@ -264,7 +265,7 @@ class _Stage:
         step is too long for any line search: then it is damped.
         """
         problem, run = self.problem, self.run
-        ev = run.ev
+        ev, rounding = run.ev, _ROUNDING * run.problem.size_of(value)
         g = problem.gradient(ev, q)
         shifted = ev._replace(losses=problem.rows.add(ev.losses, self.shift))
         for damping in _DAMPINGS:
@@ -276,12 +277,12 @@ class _Stage:
             length = 1.0
             for _ in range(_HALVINGS):
                 trial = self._try(ev, length, *step)
-                wanted = value + 1e-4 * length * min(slope, 0.0) + _ROUNDING * abs(value)
+                wanted = value + 1e-4 * length * min(slope, 0.0) + rounding
                 if trial is not None and self._at(trial)[1] <= wanted:
                     run.ev = trial
                     return -0.5 * slope
                 length *= 0.5
-                if -length * slope <= 0.1 * _ROUNDING * abs(value):
+                if -length * slope <= 0.1 * rounding:
                     break
         return None
 
@@ -319,6 +320,8 @@ class _CompiledStage(_Stage):
         steps, trials, self.tau, promise, value, level, state, *there = capped_newton(
             problem.X,
             problem.y,
+            problem.rows.kernel_baseline,  # type: ignore[attr-defined]
+            run.problem.cancelling,
             problem.loss.code,
             problem.loss.parameter,
             problem.loss.curvature,

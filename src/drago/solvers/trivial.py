@@ -39,10 +39,10 @@ class TrivialModel(Method):
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         why = "the objective does not fall any more"
-        value = problem.reference[0]
-        if loop.best.primal < value - _LITTLE * abs(value) or value == 0:
+        value, size = problem.reference[0], problem.scale
+        if loop.best.primal < value - _LITTLE * size or size == 0:
             return why
-        tiny = problem._replace(nu=_SHIFT_COST * abs(value))
+        tiny = problem._replace(nu=_SHIFT_COST * size)
         result = loop.inner(tiny, _TOL, others=self.methods[1:]).run(self.methods[0])
         w, b = loop.trivial
         calls = result.n_oracle_calls

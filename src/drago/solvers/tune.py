@@ -147,7 +147,7 @@ class _Recorder(Loop):
             except NonFiniteLossError:
                 pass
         self.seen.append((iterate.n_passes, value))
-        if not value <= _FAR * abs(problem.reference[0]):
+        if not value <= _FAR * problem.scale:
             self.stop(Status.STALLED)
         if iterate.n_passes >= self.n_passes:
             self.stop(Status.MAX_ITER)

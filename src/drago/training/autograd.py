@@ -337,9 +337,9 @@ class AutogradProblem(DROProblem):
         return self.primal(ev.w, ev.losses, q), slope
 
     @property
-    def reference(self) -> tuple[float, Vector]:
+    def _trivial(self) -> tuple[float, Vector, float]:
         """The objective at `origin`."""
-        return self._at_origin[0], np.zeros(1)
+        return self._at_origin[0], np.zeros(1), 0.0
 
     @property
     def reference_slope(self) -> float:

@@ -146,6 +146,7 @@ class RobustLoss(nn.Module):
         losses: Tensor,
         sample_weight: Tensor | None = None,
         groups: Tensor | None = None,
+        baseline: Tensor | None = None,
     ) -> Tensor:
         """The robust loss, a tensor of shape ().
 
@@ -158,7 +159,11 @@ class RobustLoss(nn.Module):
             weight 0 take no part, and their losses may be anything.
         groups : integer tensor of shape (n,), optional
             The group of each sample, for `Grouped`. Groups that a batch lacks are no trouble.
+        baseline : tensor of shape (n,), optional
+            Subtracted from the losses, as in `drago.DROProblem`: what is attainable on each sample,
+            from a model that has not seen it. It gets no gradient.
         """
+        losses = _less(losses, baseline)
         value, q = self._solve(losses, sample_weight, groups)
         if self.process_group is not None:
             q = q * torch.distributed.get_world_size(self.process_group)
@@ -169,12 +174,13 @@ class RobustLoss(nn.Module):
         losses: Tensor,
         sample_weight: Tensor | None = None,
         groups: Tensor | None = None,
+        baseline: Tensor | None = None,
     ) -> Tensor:
         """The worst-case weights of the samples, in the shape of the losses, without a gradient.
 
         They sum to 1; with a process group, over all ranks.
         """
-        return self._solve(losses, sample_weight, groups)[1]
+        return self._solve(_less(losses, baseline), sample_weight, groups)[1]
 
     @torch.no_grad()
     def _solve(
@@ -237,6 +243,17 @@ def _check_losses(losses: Tensor) -> int:
     return int(shape[0])
 
 
+def _less(losses: Tensor, baseline: Tensor | None) -> Tensor:
+    """Losses less a baseline, in the kind of the losses."""
+    if baseline is None:
+        return losses
+    _check_losses(losses)
+    column = _column("baseline", baseline, losses)
+    if column.is_complex():
+        raise TypeError(f"baseline must hold real numbers, but its dtype is {column.dtype}.")
+    return losses - column.reshape(losses.shape).to(losses.dtype)
+
+
 def _column(name: str, given: Any, losses: Tensor) -> Tensor:
     """One entry per sample, on the device of the losses."""
     refuse_masked(name, given)
@@ -283,6 +300,7 @@ def robust_loss(
     shift_cost: float = 0.0,
     sample_weight: Tensor | None = None,
     groups: Tensor | None = None,
+    baseline: Tensor | None = None,
     *,
     check_finite: bool = False,
     process_group: Any = None,
@@ -294,7 +312,7 @@ def robust_loss(
 
     Parameters
     ----------
-    losses, sample_weight, groups :
+    losses, sample_weight, groups, baseline :
         As in `RobustLoss.forward`.
     uncertainty, divergence, shift_cost, check_finite, process_group, equal_batches :
         As in `RobustLoss`.
@@ -322,4 +340,4 @@ def robust_loss(
         process_group=process_group,
         equal_batches=equal_batches,
     )
-    return module(losses, sample_weight, groups)
+    return module(losses, sample_weight, groups, baseline)

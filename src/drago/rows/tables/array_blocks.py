@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._validation import locked
 from drago.rows.tables.base import NOTICEABLE
 
 Vector = npt.NDArray[np.float64]
@@ -86,7 +87,7 @@ class ArrayBlocks:
         n, d, k = rows.n_samples, rows.n_features, n_outputs
         entries = rows.n_entries
         self._copied = not rows.is_sparse and entries <= SMALL
-        self.y, self._rows, self._pool = rows.y, [], None
+        self.y, self.baseline, self._rows, self._pool = rows.y, rows.baseline, [], None
         if count == 1 and self._copied and entries * k < 2 * _PART:  # one part, and no thread
             self._group, self._whole, self.largest = 1, n, n
             self.slices, self.sizes, self._parts = [slice(0, n)], [n], [[(0, n)]]
@@ -100,6 +101,7 @@ class ArrayBlocks:
         if count > 1:
             self.y = self.gather(rows.y)
             self.y.flags.writeable = False  # as the problem's is: to Numba a type of its own
+            self.baseline = None if rows.baseline is None else locked(self.gather(rows.baseline))
         parts = entries * k // (count * _PART)
         if rows.is_sparse:  # partial sums are dense
             parts = min(parts, entries // (4 * count * d))
@@ -221,19 +223,23 @@ class ArrayBlocks:
         self.evaluate(k, w, b, losses, slopes[:0] if self._is_compiled else slopes)
 
     def evaluate(self, k: int, w: Matrix, b: Vector, losses: Vector, slopes: Matrix) -> None:
-        """Losses and slopes of block `k`, written to arrays of its size."""
-        y, loss = self.y[self.slices[k]], self.loss
+        """Losses, less the baseline, and slopes of block `k`, written to arrays of its size."""
+        y, loss, baseline = self.y[self.slices[k]], self.loss, self.baseline
+        if baseline is not None:
+            baseline = baseline[self.slices[k]]
         raw = self._raw[: y.shape[0]]
 
         def part(lo: int, hi: int) -> None:
             if self._is_compiled:
                 places, model = self._places(k, lo, hi), self._model(w, b)
                 self._kernels.evaluate(*places, *model, y, losses, slopes[:, 0])
-                return
-            self._predict(k, lo, hi, w, raw[lo:hi])
-            if b.any():
-                raw[lo:hi] += b
-            loss.evaluate_into(y[lo:hi], raw[lo:hi], losses[lo:hi], slopes[lo:hi])
+            else:
+                self._predict(k, lo, hi, w, raw[lo:hi])
+                if b.any():
+                    raw[lo:hi] += b
+                loss.evaluate_into(y[lo:hi], raw[lo:hi], losses[lo:hi], slopes[lo:hi])
+            if baseline is not None:
+                losses[lo:hi] -= baseline[lo:hi]
 
         self._each(part, self._parts[k])
 

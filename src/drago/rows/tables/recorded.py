@@ -48,7 +48,7 @@ class Rounds:
         self._kind = (
             tables.kind, type(problem.loss), problem.uncertainty.kind, problem.divergence.name,
             rows.X.dtype, rows.n_features, rows.device, rows.is_uniform, blocks.count, blocks.group,
-            iterations.mean is None, iterations.metric.basis is None,
+            iterations.mean is None, iterations.metric.basis is None, rows.baseline is None,
             rows.n_samples.bit_length(),
         )  # fmt: skip
 

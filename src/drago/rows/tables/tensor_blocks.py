@@ -48,6 +48,9 @@ class TensorBlocks:
         self.sizes = [places.stop - places.start for places in slices]
         self.spare = (count + 1) * self.group
         self._largest = max(self.sizes)
+        self._baseline = rows.baseline
+        if rows.baseline is not None:
+            self._baseline = torch.nn.functional.pad(rows.baseline, (0, self.spare))
         local = torch.arange(self._largest, device=self.store.device)
         # Block k has the groups k, k + M, k + 2M, ...
         self._first = local // self.group * (count * self.group) + local % self.group
@@ -83,7 +86,13 @@ class TensorBlocks:
     # ----------------------------------------------------------------------- products with X
 
     def evaluate(self, k: Block, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses and slopes of a block."""
+        """Losses, less the baseline, and slopes of a block."""
+        losses, slopes = self._plain(k, w, b)
+        if self._baseline is not None:
+            losses = losses - self.take(self._baseline, k)
+        return losses, slopes
+
+    def _plain(self, k: Block, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         store, loss = self.store, self.loss
         if self._kernels is not None:
             found = w.new_zeros((2, self._largest))
@@ -124,7 +133,7 @@ class TensorBlocks:
                 code=loss.code, parameter=loss.parameter,
             )  # fmt: skip
             return found[0][:, None], found[1]
-        slopes = self.evaluate(k, w, b)[1]
+        slopes = self._plain(k, w, b)[1]
         return self.accumulate(k, self.take(q, k)[:, None] * slopes - self.take(minus, k))
 
     def gradient(self, w: Tensor, b: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

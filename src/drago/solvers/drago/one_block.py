@@ -114,8 +114,9 @@ class OneBlockIterations(SupportIterations):
         super()._prepare(problem, tables, metric, mean)
         X, basis, blocks = tables.blocks.whole, metric.basis, tables.blocks
         columns = np.array(X.T, order="C") if X.size <= _BY_COLUMNS else np.empty((0, 0))
+        loss, baseline = problem.loss, tables.rows.kernel_baseline
         # What the kernels take, in this order.
-        self._data = X, columns, blocks.y, problem.loss.code, problem.loss.parameter, tables.p
+        self._data = X, columns, blocks.y, baseline, loss.code, loss.parameter, tables.p
         self._norm = (
             np.zeros(problem.n_features) if mean is None else mean,
             metric.eigenvalues,
