@@ -1,0 +1,179 @@
+"""What is attainable on each row: the losses of another model that has not seen the row.
+
+An excess over them tells rows that could be served better from rows that are noise. The losses are
+out of fold throughout: one that was fitted on the row it judges would hide what is attainable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.utils.validation import has_fit_parameter
+
+from drago._validation import check_vector, shown
+from drago.problem import DROProblem
+from drago.solvers.solve import solve
+from drago.terms.losses import Loss
+from drago.terms.uncertainty import CVaR
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+N_FOLDS = 5
+# Probabilities are kept that far from 0: one mistake of an overconfident model says little about
+# what is attainable.
+_LEAST_PROBABILITY = 1e-4
+# Shares of the trees in their mixture with the linear fit.
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Of the linear fit, and of the trees, which have to be good quickly rather than perfect.
+_L2_REG = 1e-3
+_TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "min_samples_leaf": 20}
+
+
+def folds(y: Array, classifies: bool, groups: Array | None, seed: int) -> list[tuple[Array, Array]]:
+    """Training and held-out rows: all classes and groups in every fold, where they are enough."""
+    n = y.shape[0]
+    count = max(2, min(N_FOLDS, n))
+    labels = [values for values in (y if classifies else None, groups) if values is not None]
+    codes = np.zeros(n, dtype=np.int64)
+    for values in labels:
+        found = np.unique(values, return_inverse=True)[1].reshape(-1)
+        codes = codes * (int(found.max()) + 1) + found
+    codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
+    sizes = np.bincount(codes)
+    if labels and classifies and sizes[sizes > 0].min() < count:
+        codes = np.unique(y, return_inverse=True)[1].reshape(-1)
+        count = max(2, min(count, int(np.bincount(codes).min())))
+    rest = np.zeros((n, 1))
+    if labels and np.bincount(codes).min() >= count:
+        return list(StratifiedKFold(count, shuffle=True, random_state=seed).split(rest, codes))
+    return list(KFold(count, shuffle=True, random_state=seed).split(rest))
+
+
+def out_of_fold_losses(
+    model: Any,
+    X: Any,
+    y: Array,
+    loss: Loss,
+    *,
+    weight: Vector | None = None,
+    groups: Array | None = None,
+    seed: int = 0,
+) -> Vector:
+    """The loss of each row under a model that was fitted on the rows of other folds.
+
+    Parameters
+    ----------
+    model : estimator or "auto"
+        A regressor, or a classifier with ``predict_proba``; "auto" is a mixture of boosted trees
+        and the linear fit, with the share that does best on the rows of the other folds.
+    X : array or sparse matrix of shape (n, n_features)
+    y : array of shape (n,)
+        As the loss takes it: numbers, or the numbers of the classes.
+    loss : Loss
+    weight : array of shape (n,), optional
+        Rows of weight 0 are judged, and not fitted on.
+    groups : array of shape (n,), optional
+        Folds hold all of them in proportion, where they are enough.
+    seed : int
+    """
+    n = y.shape[0]
+    weight = np.ones(n) if weight is None else weight
+    splits = folds(y, loss.is_classification, groups, seed)
+    if not isinstance(model, str):
+        raw = _raw_out_of_fold(model, X, y, loss, weight, splits, seed)
+        return loss.evaluate(y, raw)[0]
+    trees = (
+        HistGradientBoostingClassifier if loss.is_classification else HistGradientBoostingRegressor
+    )(**_TREES, random_state=seed)
+    dense = X if isinstance(X, np.ndarray) else X.toarray()
+    both = [
+        _raw_out_of_fold(each, rows, y, loss, weight, splits, seed)
+        for each, rows in ((None, X), (trees, dense))
+    ]
+    mixtures = [
+        loss.evaluate(y, np.ascontiguousarray((1.0 - share) * both[0] + share * both[1]))[0]
+        for share in _SHARES
+    ]
+    out = np.empty(n)
+    for train, test in splits:
+        best = min(mixtures, key=lambda losses: float(weight[train] @ losses[train]))
+        out[test] = best[test]
+    return out
+
+
+def _raw_out_of_fold(
+    model: Any,
+    X: Any,
+    y: Array,
+    loss: Loss,
+    weight: Vector,
+    splits: list[tuple[Array, Array]],
+    seed: int,
+) -> Matrix:
+    """Raw predictions for each row by a model of the other folds; None is the linear mean fit."""
+    n_outputs = loss.n_outputs(y)
+    out = np.empty((y.shape[0], n_outputs))
+    for train, test in splits:
+        fitted = train[weight[train] > 0]
+        if model is None:
+            out[test] = _linear(X[fitted], y[fitted], loss, weight[fitted])(X[test])
+        else:
+            out[test] = _of_model(model, X, y, loss, weight, fitted, test)
+    return out
+
+
+def _linear(X: Any, y: Array, loss: Loss, weight: Vector) -> Any:
+    """The linear mean fit, as a function of features."""
+    if loss.is_classification and np.unique(y).size < loss.n_outputs(y):
+        return lambda rows: np.zeros((rows.shape[0], loss.n_outputs(y)))  # pragma: no cover
+    problem = DROProblem(
+        X, y, loss=loss, uncertainty=CVaR(1.0), shift_cost=1.0, l2_reg=_L2_REG,
+        sample_weight=weight, fit_intercept=True,
+    )  # fmt: skip
+    result = solve(problem, tol=1e-4)
+    return lambda rows: rows @ np.atleast_2d(result.coef).T + result.intercept
+
+
+def _of_model(
+    model: Any, X: Any, y: Array, loss: Loss, weight: Vector, fitted: Array, test: Array
+) -> Matrix:
+    """Raw predictions of an estimator that was fitted on some rows."""
+    own = clone(model)
+    given = {}
+    if np.ptp(weight[fitted]) > 0 and has_fit_parameter(own, "sample_weight"):
+        given["sample_weight"] = weight[fitted]
+    own.fit(X[fitted], y[fitted], **given)
+    if not loss.is_classification:
+        found = check_vector("the baseline's predictions", own.predict(X[test]), test.size)
+        return found[:, None]
+    p = np.asarray(own.predict_proba(X[test]), dtype=np.float64)
+    whole = np.zeros((test.size, max(loss.n_outputs(y), 2)))
+    whole[:, np.asarray(own.classes_).astype(np.intp)] = p
+    logs = np.log(np.clip(whole, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
+    return logs if loss.has_class_hessian else logs[:, 1:] - logs[:, :1]
+
+
+def check_baseline(baseline: Any, classifies: bool) -> Any:
+    """None, "auto", or an estimator of the right kind."""
+    if baseline is None or (isinstance(baseline, str) and baseline == "auto"):
+        return baseline
+    if isinstance(baseline, str) or not hasattr(baseline, "fit"):
+        raise ValueError(
+            "baseline must be None, 'auto' or an estimator, but "
+            f"{shown(baseline)} was given; numbers for each row go to fit(X, y, baseline=...)."
+        )
+    if classifies and not (is_classifier(baseline) and hasattr(baseline, "predict_proba")):
+        raise ValueError(
+            "baseline must be a classifier with predict_proba here, but "
+            f"{shown(baseline)} was given."
+        )
+    if not classifies and not is_regressor(baseline):
+        raise ValueError(f"baseline must be a regressor here, but {shown(baseline)} was given.")
+    return baseline
