@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from drago.estimators import RobustPath as RobustPath
     from drago.estimators import WorstCaseReport as WorstCaseReport
     from drago.estimators import robust_path as robust_path
+    from drago.estimators.collapse import CollapseWarning as CollapseWarning
+    from drago.estimators.groups import cross_groups as cross_groups
     from drago.files.checkpoint import CheckpointError as CheckpointError
     from drago.files.models import ModelFileError as ModelFileError
     from drago.files.models import load as load
@@ -79,6 +81,8 @@ _HOME = {
     "RobustPath": "estimators",
     "WorstCaseReport": "estimators",
     "robust_path": "estimators",
+    "CollapseWarning": "estimators.collapse",
+    "cross_groups": "estimators.groups",
     "tail_loss_scorer": "scorers",
     "worst_group_scorer": "scorers",
     "Squared": "terms.losses",

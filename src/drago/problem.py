@@ -58,7 +58,7 @@ class DROProblem:
         "auto" is a ball's own divergence, otherwise chi2.
     shift_cost : float >= 0 or "auto"
         The nu of the formula, in the unit of the loss. "auto" is 0.1 times the mean loss at w = 0
-        with its best intercept.
+        with its best intercept; once that for `Grouped` sets of losses without a baseline.
     l2_reg : float >= 0
         The mu of the formula.
     sample_weight : array of shape (n,), optional
@@ -148,7 +148,8 @@ class DROProblem:
                     "shift_cost must be a number in [0, inf) or 'auto', "
                     f"but {shift_cost!r} was given."
                 )
-            self.nu = 0.1 * self._mean_loss_at_zero()
+            unit = self._mean_loss_at_zero()
+            self.nu = unit * self.uncertainty.auto_cost(self.baseline is not None)
         else:
             self.nu = check_number("shift_cost", shift_cost, low=0)
         self._frozen = True
@@ -198,7 +199,7 @@ class DROProblem:
 
     @property
     def baseline(self) -> Any:
-        """What is subtracted from the losses, as a vector of the store; None for nothing."""
+        """What is subtracted from the losses, as a vector of the store."""
         return self.rows.baseline
 
     # Kept, because they are asked for all the time.
@@ -404,8 +405,7 @@ class DROProblem:
     def cancelling(self) -> float:
         """The size of what cancels in the objective of the trivial model.
 
-        The greatest ``|loss_i - baseline_i|``, and 0 for losses without a baseline: these do not
-        cancel.
+        The greatest ``|loss_i - baseline_i|``, and 0 for losses without a baseline.
         """
         return self._trivial[2]
 

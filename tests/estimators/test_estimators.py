@@ -56,7 +56,7 @@ def problem(fitted, loss, X, y, sample_weight=None, groups=None):
         X,
         codes(y),
         loss=drago.Huber(0.7) if loss == "huber" else loss,
-        uncertainty=fitted.uncertainty,
+        uncertainty=fitted.uncertainty_,
         divergence=fitted.divergence,
         shift_cost=fitted.shift_cost_,
         l2_reg=fitted.l2_reg,

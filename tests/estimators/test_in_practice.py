@@ -194,17 +194,19 @@ def test_a_search_over_sets_and_penalties(kind):
         {"uncertainty": [CVaR(0.3)], "uncertainty__tail_fraction": [0.2, 0.4]},
         {"uncertainty": ["kl_ball"], "uncertainty__radius": [0.1]},
     ]
-    search = GridSearchCV(kind(), grid, cv=3, error_score="raise", n_jobs=1).fit(X, y)
+    search = GridSearchCV(kind("cvar"), grid, cv=3, error_score="raise", n_jobs=1).fit(X, y)
     assert len(search.cv_results_["params"]) == 9
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert search.predict(X).shape == (60,)
-    pipe = make_pipeline(StandardScaler(), kind())
+    pipe = make_pipeline(StandardScaler(), kind("cvar"))
     name = f"{kind.__name__.lower()}__uncertainty__tail_fraction"
     assert GridSearchCV(pipe, {name: [0.2, 0.5]}, cv=3).fit(X, y).best_params_[name] in (0.2, 0.5)
 
 
 def test_parameters_are_set_by_name():
     model = DRORegressor()
+    assert model.set_params(uncertainty__risk_aversion=0.3).uncertainty == drago.ESRM(0.3)
+    model = DRORegressor("cvar")
     assert model.set_params(uncertainty__tail_fraction=0.3).uncertainty == CVaR(0.3)
     model.set_params(uncertainty="extremile", uncertainty__n_draws=3.0)
     assert model.uncertainty == drago.Extremile(3.0)
@@ -215,7 +217,7 @@ def test_parameters_are_set_by_name():
         with pytest.raises((TypeError, ValueError)):
             model.set_params(**wrong)
     with pytest.raises(ValueError, match="tail_fraction must be a number in"):
-        DRORegressor().set_params(uncertainty__tail_fraction=2.0)
+        DRORegressor("cvar").set_params(uncertainty__tail_fraction=2.0)
 
 
 @KINDS

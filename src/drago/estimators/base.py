@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -23,11 +23,16 @@ from drago._validation import (
     check_integer,
     check_number,
     check_sample_weight,
+    check_vector,
     refuse_masked,
     shown,
 )
+from drago.estimators.baseline import check_baseline, out_of_fold_losses
 from drago.estimators.callbacks import CallbackSupport, FitTask
+from drago.estimators.collapse import measure_skill, warn_of_collapse
 from drago.estimators.data import TrainingData, scaled
+from drago.estimators.groups import as_labels, labels_from, without_columns
+from drago.estimators.presets import as_set, own_baseline
 from drago.estimators.report import WorstCaseReport, make_report
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
@@ -49,6 +54,8 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     l2_reg: float
     fit_intercept: bool
     constraint: Any
+    baseline: Any
+    group_columns: Any
     solver: Any
     tol: float
     max_iter: int | None
@@ -63,7 +70,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         """Set parameters by name; ``uncertainty__tail_fraction`` also where the set is a name."""
         named = params.get("uncertainty", self.uncertainty)
         if isinstance(named, str) and any(key.startswith("uncertainty__") for key in params):
-            params["uncertainty"] = as_uncertainty(named)
+            params["uncertainty"] = as_set(named)
         return super().set_params(**params)
 
     def __sklearn_tags__(self) -> Any:
@@ -88,7 +95,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     def _levels(self) -> dict[str, Any]:
         """What there is to choose: the set, the shift cost and the penalty."""
         return {
-            "uncertainty": self.uncertainty,
+            "uncertainty": as_set(self.uncertainty),
             "shift_cost": self.shift_cost,
             "l2_reg": self.l2_reg,
         }
@@ -96,6 +103,30 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     def _weight_of_labels(self, y: Any) -> Any:
         """What the weights of rows with these targets are multiplied by."""
         return 1.0
+
+    def _take_groups(self, X: Any, groups: Any) -> tuple[Any, Any]:
+        """X without the columns that hold groups, and the label of each row."""
+        if self.group_columns is None:
+            return X, as_labels(groups)
+        if groups is not None:
+            raise ValueError(
+                f"groups= was given to fit, and group_columns={shown(self.group_columns)} too: "
+                "give one of them."
+            )
+        return without_columns(X, self.group_columns), labels_from(X, self.group_columns)
+
+    def _attainable(
+        self, X: Any, y: Array, weight: Vector | None, codes: Array | None, given: Any
+    ) -> Vector | None:
+        """What is subtracted from the losses of the training rows."""
+        if given is not None:
+            return check_vector("baseline", given, X.shape[0])
+        model = check_baseline(self.baseline, is_classifier(self)) or own_baseline(self.uncertainty)
+        if model is None:
+            return None
+        return out_of_fold_losses(
+            model, X, y, self._loss(), weight=weight, groups=codes, seed=self._seed()
+        )
 
     def _n_threads(self) -> int | None:
         if self.n_jobs is None:
@@ -145,7 +176,9 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         n, groups, loss = X.shape[0], metadata["groups"], self._loss()
         weight = None if weight is None else check_sample_weight(weight, n)
         codes = None if groups is None else check_groups(groups, n)
-        data, levels = TrainingData(X, self._encode(y), weight, codes), self._levels()
+        target, levels = self._encode(y), self._levels()
+        baseline = self._attainable(X, target, weight, codes, metadata["baseline"])
+        data = TrainingData(X, target, weight, codes, baseline)
         if not loss.is_users:
             data = data.merged()
         problem = DROProblem(
@@ -158,6 +191,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             groups=data.groups,
             fit_intercept=self.fit_intercept,
             constraint=self.constraint,
+            baseline=data.baseline,
         )
         task = FitTask(self, X, y, metadata, lambda w, b: self._shapes(w, b, X.dtype))
         result = solve(
@@ -178,6 +212,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         self.dual_weights_ = q
         self.dual_gap_ = result.gap
         self.uncertainty_ = copy.deepcopy(as_uncertainty(levels["uncertainty"]))
+        self.baseline_ = baseline
         self.divergence_ = problem.divergence
         self.loss_ = problem.loss
         self.shift_cost_ = problem.shift_cost
@@ -187,6 +222,9 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         task.end()
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt(result.message)
+        self.skill_ = measure_skill(problem, result)
+        if self.skill_.has_collapsed:
+            warn_of_collapse(self.skill_, baseline is not None)
 
     def _seed(self) -> int:
         if self.random_state is None:
@@ -219,6 +257,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         """Raw predictions in the dtype of X and the coefficients, shape (n, n_outputs)."""
         check_is_fitted(self)
         refuse_masked("X", X)
+        X = without_columns(X, self.group_columns)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         raw = safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True)
         return raw + self.intercept_
@@ -242,6 +281,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         *,
         groups: Any = None,
         sample_weight: Any = None,
+        baseline: Any = None,
         tail_fraction: float | None = None,
         n_rows: int = 10,
     ) -> WorstCaseReport:
@@ -255,8 +295,12 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         ----------
         X, y : the data, training or held out
         groups : array of shape (n,), optional
-            Labels to report losses by; needed for a `Grouped` set.
+            Labels to report losses by; needed for a `Grouped` set. The `group_columns` of a frame
+            where there are some.
         sample_weight : array of shape (n,), optional
+        baseline : array of shape (n,), optional
+            Subtracted from the losses before the worst-case weights are found, as in a fit with a
+            baseline. `baseline_` for the training rows.
         tail_fraction : float in (0, 1], optional
             The share of the rows whose mean loss is reported as the tail's; a `CVaR`'s own where
             that is below 1, else 0.1.
@@ -268,6 +312,9 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         WorstCaseReport
         """
         losses = self.losses(X, y)
+        if groups is None and self.group_columns is not None and hasattr(X, "columns"):
+            groups = labels_from(X, self.group_columns)
+        groups = as_labels(groups)
         n, uncertainty, codes = losses.size, self.uncertainty_, None
         weight = np.ones(n)
         if sample_weight is not None:
@@ -286,7 +333,10 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             tail_fraction = own if own < 1 else 0.1
         q = np.zeros(n)
         oracle = uncertainty.oracle(p[there], self.divergence_, codes)
-        q[there] = oracle.weights(losses[there], self.shift_cost_)
+        excess = losses
+        if baseline is not None:
+            excess = losses - check_vector("baseline", baseline, n)
+        q[there] = oracle.weights(excess[there], self.shift_cost_)
         return make_report(
             losses,
             p,

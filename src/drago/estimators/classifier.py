@@ -25,15 +25,19 @@ class DROClassifier(ClassifierMixin, DROEstimator):
 
     Parameters
     ----------
-    uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
-        Which reweightings of the rows the model has to stand. "cvar" is ``CVaR(0.1)``: the mean
-        loss of the worst tenth. ``Grouped(...)`` needs ``groups`` in `fit`; with ``groups=y`` it
-        is the classes that are reweighted.
+    uncertainty : {"mild", "worst_group", "excess_tail"}, a set, or a set's short name
+        Which reweightings of the rows the model has to stand. "mild" is ``ESRM(0.4)``: the worst
+        row counts 1.2 times, the best one 0.8 times. "worst_group" is ``Grouped(Simplex())``, which
+        needs ``groups`` in `fit` or `group_columns`; with ``groups=y`` it is the classes that are
+        reweighted. "excess_tail" is ``CVaR(0.1)`` with ``baseline="auto"``. Short names: "cvar"
+        (``CVaR(0.1)``), "extremile", "esrm", "chi2_ball", "kl_ball", "simplex". Without a baseline,
+        a raw ``CVaR`` of a small tail gives up on most data, see `skill_`.
     divergence : {"auto", "chi2", "kl"} or Divergence
         What the adversary pays by. "auto" is a ball's own, otherwise chi2.
     shift_cost : float >= 0 or "auto"
         The nu of the formula, in the unit of the loss: the larger, the closer to the mean fit.
-        "auto" is 0.1 times the mean loss of the best constant model.
+        "auto" is 0.1 times the mean loss of the best constant model, and once that for `Grouped`
+        sets of losses without a baseline.
     l2_reg : float >= 0
         The mu of the formula. Losses are averages here: this is `LogisticRegression`'s
         ``1 / (n C)``.
@@ -41,6 +45,13 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         The intercept is not penalised.
     constraint : L2Ball, Box, NonNegative or None
         A set in which the coefficients have to lie.
+    baseline : None, "auto" or an estimator
+        Another model, whose losses on rows that it has not seen are subtracted: the worst case is
+        then about rows that could be served better, and not about noise. "auto" are boosted trees
+        mixed with the linear fit. It is fitted on folds of the training rows, five times.
+    group_columns : str, list of str or None
+        Columns of a frame that hold the groups, in place of ``groups`` in `fit`. They are no
+        features.
     class_weight : dict, "balanced" or None
         Multiplies the sample weights: the nominal weights, from which the adversary moves away.
     solver : str or a settings object, such as ``drago.Drago()``
@@ -72,6 +83,12 @@ class DROClassifier(ClassifierMixin, DROEstimator):
     intercept_ : array of shape (1,) or (n_classes,)
     dual_weights_ : array of shape (n,)
         The worst-case weights of the training rows; 0 for rows of weight 0.
+    baseline_ : array of shape (n,) or None
+        What was subtracted from the losses of the training rows.
+    skill_ : tuple (fit, mean_fit)
+        ``1 - mean loss / mean loss of the best constant`` on the training rows (at most 10,000 of
+        them), of the fit and of the mean fit with the same `l2_reg`. Below half of the mean fit's a
+        `CollapseWarning` says so; NaN where the fit has more than half of all skill there is.
     dual_gap_ : float
         Certified bound on how far the objective is from its minimum.
     uncertainty_, divergence_, shift_cost_, loss_ : the set, the divergence, the cost and the loss
@@ -99,13 +116,15 @@ class DROClassifier(ClassifierMixin, DROEstimator):
 
     def __init__(
         self,
-        uncertainty: Any = "cvar",
+        uncertainty: Any = "mild",
         *,
         divergence: Any = "auto",
         shift_cost: float | str = "auto",
         l2_reg: float = 1e-3,
         fit_intercept: bool = True,
         constraint: Any = None,
+        baseline: Any = None,
+        group_columns: Any = None,
         class_weight: Any = None,
         solver: Any = "auto",
         tol: float = 1e-4,
@@ -123,6 +142,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         self.l2_reg = l2_reg
         self.fit_intercept = fit_intercept
         self.constraint = constraint
+        self.baseline = baseline
+        self.group_columns = group_columns
         self.class_weight = class_weight
         self.solver = solver
         self.tol = tol
@@ -135,7 +156,14 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         self.device = device
 
     @with_callbacks
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DROClassifier:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        groups: Any = None,
+        baseline: Any = None,
+    ) -> DROClassifier:
         """Fit the model.
 
         Parameters
@@ -145,15 +173,19 @@ class DROClassifier(ClassifierMixin, DROEstimator):
             Labels of any kind.
         sample_weight : array of shape (n,), optional
             Weight k equals k copies of the row.
-        groups : array of shape (n,), optional
-            Labels for a `Grouped` set. Through scikit-learn's metadata routing with
-            ``set_fit_request(groups=True)``.
+        groups : array of shape (n,) or (n, n_columns), optional
+            Labels for a `Grouped` set; several columns are crossed (`drago.cross_groups`). Through
+            scikit-learn's metadata routing with ``set_fit_request(groups=True)``.
+        baseline : array of shape (n,), optional
+            Subtracted from the losses, in place of the estimator's own: losses of a model that has
+            not seen the row.
 
         Returns
         -------
         self
         """
         with self._all_or_nothing():
+            X, groups = self._take_groups(X, groups)
             X, y = self._check_data(X, y)
             check_classification_targets(y)
             before = getattr(self, "classes_", None)
@@ -170,7 +202,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
                 start = None
             # Rows of weight 0 count for nothing, whatever their label.
             y = np.where(there, y, self.classes_[0])
-            self._solve(X, y, weight, {"sample_weight": sample_weight, "groups": groups}, start)
+            metadata = {"sample_weight": sample_weight, "groups": groups, "baseline": baseline}
+            self._solve(X, y, weight, metadata, start)
         return self
 
     def _weights(self, y: Array, sample_weight: Any) -> Vector:

@@ -32,6 +32,7 @@ class _ChosenByCV:
     """The choice of the levels, before the fit on all rows."""
 
     warm_start = False
+    baseline = group_columns = None
     best_params_: dict[str, Any]
 
     def _levels(self) -> dict[str, Any]:

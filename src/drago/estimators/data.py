@@ -24,7 +24,7 @@ def scaled(weight: Vector) -> Vector:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Features and targets, with weights and groups where there are some.
+    """Features and targets, with weights, groups and a baseline where there are some.
 
     Once equal rows are made one, a solver takes the same steps whether a row has weight k or is
     there k times, to the last bit. Weights are summed before they are normalised, so that whole
@@ -35,11 +35,12 @@ class TrainingData:
     y: Array
     weight: Vector | None
     groups: Array | None
+    baseline: Vector | None = None
     _place: Array | None = None
     _share: Vector | None = None
 
     def merged(self) -> TrainingData:
-        """The data with equal rows (in target and group too) made one, where it is small.
+        """The data with equal rows (in target, group and baseline) made one, where it is small.
 
         Its order does not depend on that of the rows, and rows without weight are not there.
         """
@@ -48,7 +49,8 @@ class TrainingData:
         if n * d > _SMALL:
             return self
         dense = X if isinstance(X, np.ndarray) else X.toarray()
-        columns = [dense, y[:, None]] if groups is None else [dense, y[:, None], groups[:, None]]
+        others = [values for values in (y, groups, self.baseline) if values is not None]
+        columns = [dense, *(values[:, None] for values in others)]
         # Adding 0 turns -0 into 0: they are equal, but their bytes are not.
         keys = np.ascontiguousarray(np.hstack(columns).astype(np.float64) + 0.0)
         keys = keys.view([("", np.void, keys.itemsize * keys.shape[1])]).reshape(-1)
@@ -63,8 +65,10 @@ class TrainingData:
         kept = mass > 0
         first, mass = first[kept], mass[kept]
         place = np.maximum(np.cumsum(kept) - 1, 0)[place]  # their share is 0, wherever they are
-        together = None if groups is None else groups[first]
-        return TrainingData(X[first], y[first], mass, together, place, share)
+        groups, baseline = (
+            None if values is None else values[first] for values in (groups, self.baseline)
+        )
+        return TrainingData(X[first], y[first], mass, groups, baseline, place, share)
 
     @property
     def n_given(self) -> int:

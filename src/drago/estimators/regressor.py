@@ -21,22 +21,33 @@ class DRORegressor(RegressorMixin, DROEstimator):
 
     Parameters
     ----------
-    uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
-        Which reweightings of the rows the model has to stand. "cvar" is ``CVaR(0.1)``: the mean
-        loss of the worst tenth. ``Grouped(...)`` needs ``groups`` in `fit`.
+    uncertainty : {"mild", "worst_group", "excess_tail"}, a set, or a set's short name
+        Which reweightings of the rows the model has to stand. "mild" is ``ESRM(0.4)``: the worst
+        row counts 1.2 times, the best one 0.8 times. "worst_group" is ``Grouped(Simplex())``, which
+        needs ``groups`` in `fit` or `group_columns`. "excess_tail" is ``CVaR(0.1)`` with
+        ``baseline="auto"``. Short names: "cvar" (``CVaR(0.1)``, the mean loss of the worst tenth),
+        "extremile", "esrm", "chi2_ball", "kl_ball", "simplex".
     loss : {"squared", "huber"}, Loss or callable
         "huber" is ``Huber(1.0)``; for a function see `DROProblem`.
     divergence : {"auto", "chi2", "kl"} or Divergence
         What the adversary pays by. "auto" is a ball's own, otherwise chi2.
     shift_cost : float >= 0 or "auto"
         The nu of the formula, in the unit of the loss: the larger, the closer to the mean fit.
-        "auto" is 0.1 times the mean loss of the best constant model.
+        "auto" is 0.1 times the mean loss of the best constant model, and once that for `Grouped`
+        sets of losses without a baseline.
     l2_reg : float >= 0
         The mu of the formula. Losses are averages here: this is `Ridge`'s ``alpha / n``.
     fit_intercept : bool
         The intercept is not penalised.
     constraint : L2Ball, Box, NonNegative or None
         A set in which the coefficients have to lie.
+    baseline : None, "auto" or an estimator
+        Another model, whose losses on rows that it has not seen are subtracted: the worst case is
+        then about rows that could be served better, and not about noise. "auto" are boosted trees
+        mixed with the linear fit. It is fitted on folds of the training rows, five times.
+    group_columns : str, list of str or None
+        Columns of a frame that hold the groups, in place of ``groups`` in `fit`. They are no
+        features.
     solver : str or a settings object, such as ``drago.Drago()``
         See `drago.solve`.
     tol : float >= 0
@@ -62,6 +73,12 @@ class DRORegressor(RegressorMixin, DROEstimator):
     intercept_ : float
     dual_weights_ : array of shape (n,)
         The worst-case weights of the training rows; 0 for rows of weight 0.
+    baseline_ : array of shape (n,) or None
+        What was subtracted from the losses of the training rows.
+    skill_ : tuple (fit, mean_fit)
+        ``1 - mean loss / mean loss of the best constant`` on the training rows (at most 10,000 of
+        them), of the fit and of the mean fit with the same `l2_reg`. Below half of the mean fit's a
+        `CollapseWarning` says so; NaN where the fit has more than half of all skill there is.
     dual_gap_ : float
         Certified bound on how far the objective is from its minimum.
     uncertainty_, divergence_, shift_cost_, loss_ : the set, the divergence, the cost and the loss
@@ -93,7 +110,7 @@ class DRORegressor(RegressorMixin, DROEstimator):
 
     def __init__(
         self,
-        uncertainty: Any = "cvar",
+        uncertainty: Any = "mild",
         *,
         loss: Any = "squared",
         divergence: Any = "auto",
@@ -101,6 +118,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
         l2_reg: float = 1e-3,
         fit_intercept: bool = True,
         constraint: Any = None,
+        baseline: Any = None,
+        group_columns: Any = None,
         solver: Any = "auto",
         tol: float = 1e-4,
         max_iter: int | None = None,
@@ -118,6 +137,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
         self.l2_reg = l2_reg
         self.fit_intercept = fit_intercept
         self.constraint = constraint
+        self.baseline = baseline
+        self.group_columns = group_columns
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
@@ -129,7 +150,14 @@ class DRORegressor(RegressorMixin, DROEstimator):
         self.device = device
 
     @with_callbacks
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> DRORegressor:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        groups: Any = None,
+        baseline: Any = None,
+    ) -> DRORegressor:
         """Fit the model.
 
         Parameters
@@ -138,17 +166,21 @@ class DRORegressor(RegressorMixin, DROEstimator):
         y : array of shape (n,)
         sample_weight : array of shape (n,), optional
             Weight k equals k copies of the row.
-        groups : array of shape (n,), optional
-            Labels for a `Grouped` set. Through scikit-learn's metadata routing with
-            ``set_fit_request(groups=True)``.
+        groups : array of shape (n,) or (n, n_columns), optional
+            Labels for a `Grouped` set; several columns are crossed (`drago.cross_groups`). Through
+            scikit-learn's metadata routing with ``set_fit_request(groups=True)``.
+        baseline : array of shape (n,), optional
+            Subtracted from the losses, in place of the estimator's own: losses of a model that has
+            not seen the row.
 
         Returns
         -------
         self
         """
         with self._all_or_nothing():
+            X, groups = self._take_groups(X, groups)
             X, y = self._check_data(X, y, y_numeric=True)
-            metadata = {"sample_weight": sample_weight, "groups": groups}
+            metadata = {"sample_weight": sample_weight, "groups": groups, "baseline": baseline}
             self._solve(X, y, sample_weight, metadata, self._last_fit(X.shape[1]))
         return self
 

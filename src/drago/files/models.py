@@ -19,6 +19,7 @@ import numpy as np
 from drago._validation import shown
 from drago._version import __version__
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
+from drago.estimators.collapse import Skill
 from drago.files.archive import NAME, Array, FileKind, Path, discard, sync_folder
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.baselines import LSVRG, SGD, Prospect
@@ -42,7 +43,7 @@ _OBJECTS: tuple[type, ...] = (
     *(Chi2, KL),
     *(Everything, Box, NonNegative, L2Ball),
     *(Drago, LBFGS, Newton, SGD, LSVRG, Prospect, GradientDescent, AGOG),
-    *(SolverResult, Record),
+    *(SolverResult, Record, Skill),
 )
 _CLASSES = {cls.__name__: cls for cls in (*_ESTIMATORS, *_OBJECTS, History, Status)}
 _SCALARS = {

@@ -232,6 +232,10 @@ class UncertaintySet:
     can_check = True
     """Whether `violation` can tell weights of the set from others."""
 
+    def auto_cost(self, has_baseline: bool) -> float:
+        """What the shift cost "auto" is, in units of the constant model's mean loss."""
+        return 0.1
+
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_of_problem"):
             raise AttributeError(

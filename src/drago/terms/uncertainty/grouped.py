@@ -45,6 +45,10 @@ class Grouped(UncertaintySet):
         if isinstance(self._inner, Grouped):
             raise ValueError("Grouped takes an ungrouped inner set, but another Grouped was given.")
 
+    def auto_cost(self, has_baseline: bool) -> float:
+        """Groups are few: where their plain losses count, a low price leads to the worst alone."""
+        return 0.1 if has_baseline else 1.0
+
     @property
     def _inner(self) -> UncertaintySet:
         return as_uncertainty(self.inner)

@@ -1,0 +1,93 @@
+"""Has a robust fit given up? Its skill against that of the mean fit.
+
+``skill = 1 - mean loss / mean loss of the best constant model``. Where the tail of the losses is
+noise, the worst case is served best by a model that says the same of every row: its skill goes to
+zero, and its answers are of no use.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drago.loop.messages import warn
+from drago.metric import subsample
+from drago.problem import DROProblem
+from drago.result import SolverResult
+from drago.solvers.lbfgs import LBFGS
+from drago.solvers.solve import solve
+from drago.terms.constraints import Everything
+from drago.terms.uncertainty import CVaR
+
+# Rows that the mean fit is made on, at most.
+MOST_ROWS = 10_000
+# A fit with less than this share of the mean fit's skill has collapsed.
+SHARE = 0.5
+_TOL = 1e-3
+
+
+class CollapseWarning(UserWarning):
+    """A robust fit has less than half of the mean fit's skill on the training rows."""
+
+
+class Skill(NamedTuple):
+    """What a fit explains, and what the mean fit explains of the same rows."""
+
+    fit: float
+    mean_fit: float
+    """NaN where it need not be known: a fit with half of all skill there is has not collapsed."""
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether the fit has less than half of the mean fit's skill."""
+        return bool(self.mean_fit > 0 and self.fit < SHARE * self.mean_fit)
+
+
+def measure_skill(problem: DROProblem, result: SolverResult) -> Skill:
+    """The skill of a fit, and of the mean fit on at most 10,000 of the rows.
+
+    Parameters
+    ----------
+    problem : DROProblem
+        On arrays.
+    result : SolverResult
+        Its solution.
+    """
+    if problem.loss.is_users:  # it may not like to be called elsewhere
+        return Skill(np.nan, np.nan)
+    mean = CVaR(1.0)
+    plain = problem._replace(rows=problem.rows.with_baseline(None))
+    if problem.n_samples > MOST_ROWS:
+        part = plain.take(subsample(problem, MOST_ROWS))
+        plain = part if part.n_classes == plain.n_classes else plain
+    plain = plain._replace(uncertainty=mean, divergence=mean.match("auto"), nu=1.0)
+    constant = plain._replace(fit_intercept=True, constraint=Everything())._mean_loss_at_zero()
+    if not constant > 0:
+        return Skill(np.nan, np.nan)
+
+    def skill(coef: Any, intercept: Any) -> float:
+        return 1.0 - float(plain.rows.dot(plain.p, plain.losses(coef, intercept))) / constant
+
+    own = skill(result.coef, result.intercept)
+    if own >= SHARE or not np.isfinite(own):
+        return Skill(own, np.nan)
+    method: Any = LBFGS() if plain.constraint.has_bounds else "auto"
+    with warnings.catch_warnings():  # what it reaches is enough
+        warnings.simplefilter("ignore")
+        found = solve(plain, method, tol=_TOL)
+    return Skill(own, skill(found.coef, found.intercept))
+
+
+def warn_of_collapse(skill: Skill, has_baseline: bool) -> None:
+    """Say that a fit has collapsed, and what to do."""
+    remedy = "a milder set (uncertainty='mild'), or a larger shift_cost"
+    if not has_baseline:
+        remedy = f"baseline='auto', which subtracts what is attainable on each row, {remedy}"
+    warn(
+        f"the fit has collapsed towards a constant: it explains {skill.fit:.1%} of what there is "
+        f"to explain in the training rows, the mean fit {skill.mean_fit:.1%}. Its worst rows are "
+        f"mostly noise, which no model serves well. Give {remedy}.",
+        CollapseWarning,
+    )
