@@ -295,8 +295,11 @@ TABLE = {
         "": displayed(plots.ConvergenceDisplay, passes=Q, seconds=Y, rel_gap=P),
     },
     "plotting.FoundGroupsDisplay": {
-        "": displayed(
-            plots.FoundGroupsDisplay, rules=["a", "b"], above=Y[:2], low=Y[:2] - 1, high=Y[:2] + 1
+        "": call(
+            lambda **given: plots.FoundGroupsDisplay(rules=["a", "b"], **given).plot(),
+            above=Y[:2],
+            low=Y[:2] - 1,
+            high=Y[:2] + 1,
         ),
     },
     "plotting.SimplexDisplay": {

@@ -39,7 +39,7 @@ class Column:
         """The values of new rows: float64 with NaN, or words with None for what is missing."""
         if self.kind == "words":
             return _words(values)
-        found = _numbers(values)
+        found = _numbers(values, bools=self.kind == "flag")
         if found is None:
             raise ValueError(
                 f"column {self.name!r} must hold numbers, as it did where the groups were found, "
@@ -187,8 +187,11 @@ def _column(name: str, values: Any) -> Column:
     return Column(name, "number", missing)
 
 
-def _numbers(values: Any) -> Vector | None:
-    """A column as float64 with NaN for what is missing; None where it does not hold numbers."""
+def _numbers(values: Any, *, bools: bool = False) -> Vector | None:
+    """A column as float64 with NaN for what is missing; None where it does not hold numbers.
+
+    With `bools`, objects may be True and False too.
+    """
     kind = getattr(values.dtype, "kind", "O")
     if kind in "biuf":
         if hasattr(values, "to_numpy"):
@@ -196,15 +199,17 @@ def _numbers(values: Any) -> Vector | None:
         return np.ascontiguousarray(values, dtype=np.float64)
     entries = np.asarray(values, dtype=object)
     missing = np.fromiter(map(is_missing, entries), bool, entries.size)
-    if missing.all() or not all(_is_number(value) for value in entries[~missing]):
+    if missing.all() or not all(_is_number(value, bools) for value in entries[~missing]):
         return None
     out = np.full(entries.size, np.nan)
     out[~missing] = entries[~missing].astype(np.float64)
     return out
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+def _is_number(value: Any, bools: bool = False) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bools
+    return isinstance(value, numbers.Real)
 
 
 def _words(values: Any) -> Array:

@@ -45,6 +45,8 @@ class FoundGroups:
         Whether a group's interval of "above" lies above 0.
     n_found_on, n_judged_on : int
         Rows that were searched, and others on which the groups are judged.
+    judged_on : array of shape (n_judged_on,)
+        Which rows these are.
     min_size : int
         Rows that a group had to have where it was found.
     is_excess : bool
@@ -57,7 +59,7 @@ class FoundGroups:
     overall: dict[str, float]
     stands_out: Array
     n_found_on: int
-    n_judged_on: int
+    judged_on: npt.NDArray[np.int64]
     min_size: int
     is_excess: bool
     feature_names: list[str]
@@ -67,6 +69,10 @@ class FoundGroups:
     @property
     def n_groups(self) -> int:
         return len(self.rules)
+
+    @property
+    def n_judged_on(self) -> int:
+        return self.judged_on.size
 
     @property
     def has_words(self) -> bool:
@@ -103,9 +109,10 @@ class FoundGroups:
         return "\n".join(_lines(self))
 
     def __repr__(self) -> str:
+        worse = int(self.stands_out.sum())
         return (
-            f"FoundGroups({self.n_groups} groups, {int(self.stands_out.sum())} of them worse off, "
-            f"found on {self.n_found_on} rows, judged on {self.n_judged_on})"
+            f"FoundGroups({_counted(self.n_groups)}, {worse} of them worse off, found on "
+            f"{self.n_found_on} rows, judged on {self.n_judged_on})"
         )
 
 
@@ -197,8 +204,7 @@ def _lines(found: FoundGroups) -> list[str]:
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells]
     together = f"95% for all {many} groups together" if many > 1 else "95%"
     return [
-        f"{many} group{'s' * (many != 1)} found on {found.n_found_on} rows, judged on "
-        f"{found.n_judged_on} others",
+        f"{_counted(many)} found on {found.n_found_on} rows, judged on {found.n_judged_on} others",
         *(["excess: loss less what is attainable"] if found.is_excess else []),
         f"above:  {what} less that of all rows, [{together}]",
         "",
@@ -210,6 +216,8 @@ def _lines(found: FoundGroups) -> list[str]:
 
 def _verdict(found: FoundGroups, what: str) -> str:
     if found.n_groups == 1:
+        if found.is_excess and found.overall["excess"] == 0.0:
+            return "The baseline is the model itself: no row can be served better by it."
         return "There was nothing to split the rows by."
     worse = [str(k) for k in np.flatnonzero(found.stands_out)]
     if not worse:
@@ -219,6 +227,10 @@ def _verdict(found: FoundGroups, what: str) -> str:
         f"* The {what} of group{'s' * several} {', '.join(worse)} is above that of all rows, "
         f"by {'intervals that hold' if several else 'an interval that holds'} for all groups."
     )
+
+
+def _counted(count: int) -> str:
+    return f"{count} group{'s' * (count != 1)}"
 
 
 def _decimals(values: Vector) -> int:
