@@ -240,6 +240,20 @@ TABLE = {
     "robust_path": {
         "": call(drago.robust_path, X=X, y=Y, sample_weight=WEIGHT, groups=GROUPS),
     },
+    "find_groups": {
+        "": call(drago.find_groups, X=X, y=Y, sample_weight=WEIGHT, groups=GROUPS),
+    },
+    "FoundGroups": {
+        "labels": call(lambda columns: drago.find_groups(X, Y).labels(columns), columns=X),
+    },
+    "GroupFinder": {
+        "fit": call(
+            lambda **given: drago.GroupFinder().fit(**given), X=X, y=Y, sample_weight=WEIGHT
+        ),
+        "transform": call(
+            lambda columns: drago.GroupFinder().fit(X, Y).transform(columns), columns=X
+        ),
+    },
     "DRORegressor": of_estimator("Regressor", Y),
     "DROClassifier": of_estimator("Classifier", LABELS),
     "DRORegressorCV": of_estimator("RegressorCV", Y),
@@ -285,6 +299,14 @@ TABLE = {
     },
     "plotting.ConvergenceDisplay": {
         "": displayed(plots.ConvergenceDisplay, passes=Q, seconds=Y, rel_gap=P),
+    },
+    "plotting.FoundGroupsDisplay": {
+        "": call(
+            lambda **given: plots.FoundGroupsDisplay(rules=["a", "b"], **given).plot(),
+            above=Y[:2],
+            low=Y[:2] - 1,
+            high=Y[:2] + 1,
+        ),
     },
     "plotting.SimplexDisplay": {
         "from_losses": call(
@@ -403,6 +425,7 @@ NO_ROWS = {
     *("project", "support", "bounds", "absorb", "contains"),  # constraints
     *("n_outputs", "probabilities", "masses", "tail"),  # one array of any length: see below
     *("set_fit_request", "set_score_request", "get_metadata_routing", "set_callbacks"),
+    *("to_frame", "get_feature_names_out"),  # found groups
     *("plot", "from_result"),  # displays
     # A problem's, for solvers: vectors come from its store.
     *("smoothing", "stand_in", "to_public", "evaluate", "take", "moved", "dual_oracle"),

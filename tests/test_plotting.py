@@ -34,6 +34,7 @@ from drago import (
 )
 from drago.plotting import (
     ConvergenceDisplay,
+    FoundGroupsDisplay,
     SimplexDisplay,
     SortedLossDisplay,
     TailRiskDisplay,
@@ -508,3 +509,40 @@ def test_simplex_that_cannot_be_shown():
     with pytest.raises(ValueError, match="Grouped needs to know the group"):
         SimplexDisplay.from_losses(LOSSES[:3], Grouped())
     assert plt.get_fignums() == []
+
+
+# ------------------------------------------------------------------------- found groups
+
+
+def test_found_groups_are_drawn_with_their_intervals():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(600, 3))
+    y = X[:, 1] + 4.0 * (X[:, 0] > 0.5) * X[:, 1] ** 2 + 0.1 * rng.normal(size=600)
+    found = drago.find_groups(X, y, max_groups=4)
+    assert 0 < found.stands_out.sum() < found.n_groups
+    display = FoundGroupsDisplay.from_result(found, lw=3)
+    ends = np.array([segment[:, 0] for segment in display.lines_.get_segments()])
+    assert_allclose(ends, np.column_stack([found.table["above_low"], found.table["above_high"]]))
+    assert_allclose(display.points_.get_offsets()[:, 0], found.table["above"])
+    colours = [to_hex(colour).upper() for colour in display.lines_.get_colors()]
+    assert_array_equal(np.array(colours) == COLOURS[1], found.stands_out)
+    assert display.lines_.get_linewidths() == [3]
+    labels = [text.get_text() for text in display.ax_.get_yticklabels()]
+    assert [label.replace("\n", " ") for label in labels] == found.rules
+    assert display.ax_.yaxis_inverted()  # the worst on top
+    assert display.ax_.get_xlabel() == "excess above that of all rows"
+    plain = FoundGroupsDisplay.from_result(drago.find_groups(X, y, baseline=None), ax=plt.gca())
+    assert plain.ax_.get_xlabel() == "loss above that of all rows"
+
+
+def test_long_rules_are_cut_and_intervals_without_ends_drawn():
+    rule = " and ".join(f"{k}.5 < a_long_name_{k} <= {k + 1}.25" for k in range(6))
+    display = FoundGroupsDisplay(
+        rules=[rule, "b"], above=[1.0, np.nan], low=[-np.inf, -np.inf], high=[np.inf, np.inf]
+    ).plot()
+    label = display.ax_.get_yticklabels()[0].get_text()
+    assert label.count("\n") == 2 and label.endswith(" ...")
+    assert_allclose(display.lines_.get_segments()[0][:, 0], [-1.0, 1.0])
+    display.figure_.canvas.draw()
+    with pytest.raises(ValueError, match="one entry per group"):
+        FoundGroupsDisplay(rules=["a"], above=[1.0, 2.0], low=[0.0, 0.0], high=[3.0, 3.0])

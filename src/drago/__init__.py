@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from drago.estimators import DROClassifierCV as DROClassifierCV
     from drago.estimators import DRORegressor as DRORegressor
     from drago.estimators import DRORegressorCV as DRORegressorCV
+    from drago.estimators import FoundGroups as FoundGroups
+    from drago.estimators import GroupFinder as GroupFinder
     from drago.estimators import RobustPath as RobustPath
     from drago.estimators import WorstCaseReport as WorstCaseReport
+    from drago.estimators import find_groups as find_groups
     from drago.estimators import robust_path as robust_path
     from drago.estimators.collapse import CollapseWarning as CollapseWarning
     from drago.estimators.groups import cross_groups as cross_groups
@@ -78,8 +81,11 @@ _HOME = {
     "DROClassifierCV": "estimators",
     "DRORegressor": "estimators",
     "DRORegressorCV": "estimators",
+    "FoundGroups": "estimators",
+    "GroupFinder": "estimators",
     "RobustPath": "estimators",
     "WorstCaseReport": "estimators",
+    "find_groups": "estimators",
     "robust_path": "estimators",
     "CollapseWarning": "estimators.collapse",
     "cross_groups": "estimators.groups",

@@ -261,7 +261,7 @@ def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
         )
     kind, missing = labels.dtype.kind, np.zeros(0, bool)
     if kind == "O":
-        missing = np.fromiter(map(_is_missing, labels), bool, n)
+        missing = np.fromiter(map(is_missing, labels), bool, n)
     elif kind in "fMm":
         missing = labels != labels  # NaN and NaT
     if missing.any():
@@ -280,7 +280,7 @@ def check_groups(groups: Any, n: int) -> npt.NDArray[np.int64]:
     return codes.astype(np.int64).reshape(-1)
 
 
-def _is_missing(label: Any) -> bool:
+def is_missing(label: Any) -> bool:
     """Whether a label says that there is none: None, NaN, NaT or pandas.NA."""
     try:
         return label is None or bool(label != label)

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks of an estimator; every one has to pass."""
+"""scikit-learn's own checks of an estimator; every one has to pass, but for one with a reason."""
 
 import os
 
@@ -10,7 +10,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import drago
-from drago import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
+from drago import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV, GroupFinder
 
 REGRESSORS = [
     DRORegressor(),
@@ -26,6 +26,7 @@ CHOOSING = [
     DRORegressorCV((1.0, 0.2), l2_regs=(0.1, 1e-3), cv=3),
     DROClassifierCV((0.5, 0.2), l2_regs=0.1, cv=3),
 ]
+FINDERS = [GroupFinder(), GroupFinder(4, 3, baseline=None, output="labels")]
 # What differs is the solve; some of theirs take long.
 OTHERS = [
     DRORegressor("extremile", divergence="kl"),
@@ -62,4 +63,12 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.slow
 @checks(OTHERS, keep=1)
 def test_scikit_learn_checks_of_other_settings(estimator, check):
+    check(estimator)
+
+
+@checks(FINDERS, keep=3)
+def test_scikit_learn_checks_of_found_groups(estimator, check, request):
+    if check.func.__name__ == "check_sample_weight_equivalence_on_dense_data":
+        reason = "rows are drawn for one half or the other, and copies of one may go to both"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     check(estimator)

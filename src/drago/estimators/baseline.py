@@ -36,10 +36,12 @@ _L2_REG = 1e-3
 _TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "min_samples_leaf": 20}
 
 
-def folds(y: Array, classifies: bool, groups: Array | None, seed: int) -> list[tuple[Array, Array]]:
+def folds(
+    y: Array, classifies: bool, groups: Array | None, seed: int, count: int = N_FOLDS
+) -> list[tuple[Array, Array]]:
     """Training and held-out rows: all classes and groups in every fold, where they are enough."""
     n = y.shape[0]
-    count = max(2, min(N_FOLDS, n))
+    count = max(2, min(count, n))
     labels = [values for values in (y if classifies else None, groups) if values is not None]
     codes = np.zeros(n, dtype=np.int64)
     for values in labels:
@@ -65,15 +67,18 @@ def out_of_fold_losses(
     weight: Vector | None = None,
     groups: Array | None = None,
     seed: int = 0,
+    labels: Array | None = None,
 ) -> Vector:
     """The loss of each row under a model that was fitted on the rows of other folds.
 
     Parameters
     ----------
-    model : estimator or "auto"
-        A regressor, or a classifier with ``predict_proba``; "auto" is a mixture of boosted trees
-        and the linear fit, with the share that does best on the rows of the other folds.
+    model : estimator, "linear" or "auto"
+        A regressor, or a classifier with ``predict_proba``; the linear mean fit; "auto" is a
+        mixture of boosted trees and the linear fit, with the share that does best on the rows of
+        the other folds.
     X : array or sparse matrix of shape (n, n_features)
+        For an estimator also a frame.
     y : array of shape (n,)
         As the loss takes it: numbers, or the numbers of the classes.
     loss : Loss
@@ -82,20 +87,23 @@ def out_of_fold_losses(
     groups : array of shape (n,), optional
         Folds hold all of them in proportion, where they are enough.
     seed : int
+    labels : array of shape (n_classes,), optional
+        What the classes are called where an estimator is fitted, in their order; their numbers
+        where they are not given.
     """
     n = y.shape[0]
     weight = np.ones(n) if weight is None else weight
     splits = folds(y, loss.is_classification, groups, seed)
-    if not isinstance(model, str):
-        raw = _raw_out_of_fold(model, X, y, loss, weight, splits, seed)
+    if not (isinstance(model, str) and model == "auto"):
+        raw = _raw_out_of_fold(model, X, y, loss, weight, splits, labels)
         return loss.evaluate(y, raw)[0]
     trees = (
         HistGradientBoostingClassifier if loss.is_classification else HistGradientBoostingRegressor
     )(**_TREES, random_state=seed)
     dense = X if isinstance(X, np.ndarray) else X.toarray()
     both = [
-        _raw_out_of_fold(each, rows, y, loss, weight, splits, seed)
-        for each, rows in ((None, X), (trees, dense))
+        _raw_out_of_fold(each, rows, y, loss, weight, splits, None)
+        for each, rows in (("linear", X), (trees, dense))
     ]
     mixtures = [
         loss.evaluate(y, np.ascontiguousarray((1.0 - share) * both[0] + share * both[1]))[0]
@@ -115,47 +123,72 @@ def _raw_out_of_fold(
     loss: Loss,
     weight: Vector,
     splits: list[tuple[Array, Array]],
-    seed: int,
+    labels: Array | None,
 ) -> Matrix:
-    """Raw predictions for each row by a model of the other folds; None is the linear mean fit."""
+    """Raw predictions for each row by a model of the other folds."""
     n_outputs = loss.n_outputs(y)
     out = np.empty((y.shape[0], n_outputs))
     for train, test in splits:
         fitted = train[weight[train] > 0]
-        if model is None:
-            out[test] = _linear(X[fitted], y[fitted], loss, weight[fitted])(X[test])
+        if isinstance(model, str):
+            out[test] = _linear(X[fitted], y[fitted], loss, weight[fitted], X[test], n_outputs)
         else:
-            out[test] = _of_model(model, X, y, loss, weight, fitted, test)
+            out[test] = _of_model(model, X, y, loss, weight, fitted, test, labels)
     return out
 
 
-def _linear(X: Any, y: Array, loss: Loss, weight: Vector) -> Any:
-    """The linear mean fit, as a function of features."""
-    if loss.is_classification and np.unique(y).size < loss.n_outputs(y):
-        return lambda rows: np.zeros((rows.shape[0], loss.n_outputs(y)))  # pragma: no cover
-    problem = DROProblem(
-        X, y, loss=loss, uncertainty=CVaR(1.0), shift_cost=1.0, l2_reg=_L2_REG,
-        sample_weight=weight, fit_intercept=True,
-    )  # fmt: skip
-    result = solve(problem, tol=1e-4)
-    return lambda rows: rows @ np.atleast_2d(result.coef).T + result.intercept
+def _linear(
+    X: Any, y: Array, loss: Loss, weight: Vector, rows: Any, n_outputs: int
+) -> Matrix | float:
+    """Raw predictions of the linear mean fit for other rows."""
+    present, codes = np.unique(y, return_inverse=True) if loss.is_classification else (y[:0], y)
+    if present.size == 1 and n_outputs == 1:
+        odds = np.log((1.0 - _LEAST_PROBABILITY) / _LEAST_PROBABILITY)
+        return float(odds if present[0] else -odds)
+    raw = np.zeros((rows.shape[0], 1))
+    if present.size != 1:
+        problem = DROProblem(
+            X, codes, loss=loss, uncertainty=CVaR(1.0), shift_cost=1.0, l2_reg=_L2_REG,
+            sample_weight=weight, fit_intercept=True,
+        )  # fmt: skip
+        result = solve(problem, tol=1e-4)
+        raw = rows @ np.atleast_2d(result.coef).T + result.intercept
+    if n_outputs == 1:
+        return raw
+    # Classes that are not among the rows of the fit are not impossible.
+    least = np.logaddexp.reduce(raw, axis=1, keepdims=True) + np.log(_LEAST_PROBABILITY)
+    whole = np.repeat(least, n_outputs, axis=1)
+    whole[:, present] = raw
+    return whole
 
 
 def _of_model(
-    model: Any, X: Any, y: Array, loss: Loss, weight: Vector, fitted: Array, test: Array
+    model: Any,
+    X: Any,
+    y: Array,
+    loss: Loss,
+    weight: Vector,
+    fitted: Array,
+    test: Array,
+    labels: Array | None,
 ) -> Matrix:
     """Raw predictions of an estimator that was fitted on some rows."""
     own = clone(model)
     given = {}
     if np.ptp(weight[fitted]) > 0 and has_fit_parameter(own, "sample_weight"):
         given["sample_weight"] = weight[fitted]
-    own.fit(X[fitted], y[fitted], **given)
+    here, there = (X.iloc[k] if hasattr(X, "iloc") else X[k] for k in (fitted, test))
+    if labels is None or not loss.is_classification:
+        own.fit(here, y[fitted], **given)
+    else:
+        own.fit(here, labels[y[fitted].astype(np.intp)], **given)
     if not loss.is_classification:
-        found = check_vector("the baseline's predictions", own.predict(X[test]), test.size)
+        found = check_vector(f"the predictions of {shown(model)}", own.predict(there), test.size)
         return found[:, None]
-    p = np.asarray(own.predict_proba(X[test]), dtype=np.float64)
+    p = np.asarray(own.predict_proba(there), dtype=np.float64)
     whole = np.zeros((test.size, max(loss.n_outputs(y), 2)))
-    whole[:, np.asarray(own.classes_).astype(np.intp)] = p
+    known = np.asarray(own.classes_)
+    whole[:, (known if labels is None else np.searchsorted(labels, known)).astype(np.intp)] = p
     logs = np.log(np.clip(whole, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
     return logs if loss.has_class_hessian else logs[:, 1:] - logs[:, :1]
 
@@ -169,11 +202,15 @@ def check_baseline(baseline: Any, classifies: bool) -> Any:
             "baseline must be None, 'auto' or an estimator, but "
             f"{shown(baseline)} was given; numbers for each row go to fit(X, y, baseline=...)."
         )
-    if classifies and not (is_classifier(baseline) and hasattr(baseline, "predict_proba")):
+    return check_kind("baseline", baseline, classifies)
+
+
+def check_kind(name: str, model: Any, classifies: bool) -> Any:
+    """An estimator of the right kind for the target."""
+    if classifies and not (is_classifier(model) and hasattr(model, "predict_proba")):
         raise ValueError(
-            "baseline must be a classifier with predict_proba here, but "
-            f"{shown(baseline)} was given."
+            f"{name} must be a classifier with predict_proba here, but {shown(model)} was given."
         )
-    if not classifies and not is_regressor(baseline):
-        raise ValueError(f"baseline must be a regressor here, but {shown(baseline)} was given.")
-    return baseline
+    if not classifies and not is_regressor(model):
+        raise ValueError(f"{name} must be a regressor here, but {shown(model)} was given.")
+    return model

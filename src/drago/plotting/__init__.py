@@ -7,12 +7,14 @@ picture by ``ax=display.ax_``. matplotlib is needed for drawing alone and import
 """
 
 from drago.plotting.convergence import ConvergenceDisplay
+from drago.plotting.groups import FoundGroupsDisplay
 from drago.plotting.losses import SortedLossDisplay, TailRiskDisplay
 from drago.plotting.simplex import SimplexDisplay
 from drago.plotting.weights import WeightsDisplay
 
 __all__ = [
     "ConvergenceDisplay",
+    "FoundGroupsDisplay",
     "SimplexDisplay",
     "SortedLossDisplay",
     "TailRiskDisplay",
