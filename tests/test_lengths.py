@@ -93,7 +93,11 @@ class Fitted:
 
 
 def levels(name):
-    return {"cv": 2, "l2_regs": 0.1, "tail_fractions": 0.5} if name.endswith("CV") else {}
+    return (
+        {"cv": 2, "l2_regs": 0.1, "candidates": drago.Grouped(drago.CVaR(0.5)), "baseline": None}
+        if name.endswith("CV")
+        else {}
+    )
 
 
 FITTED = Fitted()
@@ -144,7 +148,7 @@ def of_divergence(divergence):
 
 def of_estimator(name, y):
     model, kind = lambda: getattr(FITTED, name), getattr(drago, f"DRO{name}")
-    settings = {"uncertainty": drago.Grouped(drago.CVaR(0.5)), **levels(name)}
+    settings = levels(name) or {"uncertainty": drago.Grouped(drago.CVaR(0.5))}
     out = {
         "fit": call(
             lambda **given: kind(**settings).fit(**given),

@@ -127,7 +127,7 @@ def test_models_in_a_pipeline_and_in_a_search(display, data):
 
 
 def test_the_set_of_a_model_chosen_by_cross_validation(data):
-    chosen = drago.DRORegressorCV(tail_fractions=[0.25], cv=2).fit(*data)
+    chosen = drago.DRORegressorCV(drago.CVaR(0.25), cv=2, baseline=None).fit(*data)
     display = WeightsDisplay.from_estimator(chosen, *data)
     assert (display.name, display.cap) == ("CVaR(0.25)", 4.0)
     assert display.times.max() == pytest.approx(4.0)

@@ -23,9 +23,10 @@ CLASSIFIERS = [
     DROClassifier("simplex", shift_cost=0.1, l2_reg=0.1),
 ]
 CHOOSING = [
-    DRORegressorCV((1.0, 0.2), l2_regs=(0.1, 1e-3), cv=3),
-    DROClassifierCV((0.5, 0.2), l2_regs=0.1, cv=3),
+    DRORegressorCV("mild", l2_regs=(0.1, 1e-3), cv=3, baseline=None),
+    DROClassifierCV("mild", l2_regs=0.1, cv=3, baseline=None),
 ]
+TREES = [DRORegressorCV(), DROClassifierCV(), DROClassifier("excess_tail")]
 FINDERS = [GroupFinder(), GroupFinder(4, 3, baseline=None, output="labels")]
 # What differs is the solve; some of theirs take long.
 OTHERS = [
@@ -35,8 +36,10 @@ OTHERS = [
     DROClassifier("extremile", divergence="kl"),
     DROClassifier(drago.Chi2Ball(0.5), l2_reg=0.01),
     DROClassifier("kl_ball", shift_cost=0.0),
-    DRORegressorCV(None, (0.1, 1.0), uncertainty="kl_ball", criterion="mean", cv=3),
-    DROClassifierCV((0.5,), criterion="worst_group", class_weight="balanced", cv=3),
+    DRORegressorCV("kl_ball", criterion="mean", baseline=None, cv=3),
+    DROClassifierCV(
+        drago.CVaR(0.5), criterion="worst_group", class_weight="balanced", baseline=None, cv=3
+    ),
 ]
 
 
@@ -63,6 +66,14 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.slow
 @checks(OTHERS, keep=1)
 def test_scikit_learn_checks_of_other_settings(estimator, check):
+    check(estimator)
+
+
+@checks(TREES, keep=7)
+def test_scikit_learn_checks_with_trees(estimator, check, request):
+    if check.func.__name__.startswith("check_sample_weight_equivalence"):
+        reason = "trees of folds: copies of a row may go to several folds, and trees see the copies"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     check(estimator)
 
 

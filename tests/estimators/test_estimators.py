@@ -816,14 +816,14 @@ def test_a_large_constant_in_the_target_hides_no_answer():
 
 def test_an_interrupt_before_there_is_an_answer_leaves_the_model_as_it_was(monkeypatch):
     X, y = make("multinomial", n=60)
-    fitted = drago.DROClassifierCV((0.5,), l2_regs=0.1, cv=2).fit(X, y)
+    fitted = drago.DROClassifierCV("mild", l2_regs=0.1, cv=2, baseline=None).fit(X, y)
     before = fitted.predict(X)
-    import drago.estimators.cv as cv
+    import drago.estimators.candidates as candidates
 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cv, "robust_path", interrupted)
+    monkeypatch.setattr(candidates, "solve", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fitted.fit(X[:, :1], np.arange(60) % 2)
     np.testing.assert_array_equal(fitted.predict(X), before)

@@ -208,7 +208,7 @@ def test_grouped(path):
 
 @pytest.mark.parametrize("Model", [drago.DRORegressorCV, drago.DROClassifierCV])
 def test_models_chosen_by_cross_validation(path, Model):
-    model = Model((0.5, 1.0), [0.1], np.array([0.1, 0.01]), cv=2)
+    model = Model([drago.CVaR(0.5)], l2_regs=np.array([0.1, 0.01]), baseline=None, cv=2)
     round_trip(path, model)
     fitted(model, CODES)
     back = round_trip(path, model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -16,114 +15,177 @@ from drago._validation import (
     check_number,
     check_option,
     check_sample_weight,
+    check_vector,
     shown,
 )
 from drago.estimators.base import Array, Vector
+from drago.estimators.baseline import check_baseline, out_of_fold_losses
+from drago.estimators.candidates import Fold, candidates_of
+from drago.estimators.choice import CRITERIA, HeldOut, choose
 from drago.estimators.classifier import DROClassifier
-from drago.estimators.path import levels_of, robust_path, with_tail
+from drago.estimators.path import levels_of
 from drago.estimators.regressor import DRORegressor
-from drago.scorers import tail_mean, worst_group_mean
-from drago.terms.losses import Loss
-
-_CRITERIA = ("tail", "mean", "worst_group")
 
 
 class _ChosenByCV:
     """The choice of the levels, before the fit on all rows."""
 
     warm_start = False
-    baseline = group_columns = None
+    uncertainty = "mild"  # until one is chosen
+    shift_cost: Any = "auto"
+    l2_reg: Any = 1e-3
     best_params_: dict[str, Any]
 
     def _levels(self) -> dict[str, Any]:
-        levels = dict(self.best_params_)
-        tail = levels.pop("tail_fraction", None)
-        own = self.uncertainty  # type: ignore[attr-defined]
-        return {**levels, "uncertainty": own if tail is None else with_tail(own, tail)}
+        names = ("uncertainty", "shift_cost", "l2_reg")
+        return {name: self.best_params_[name] for name in names}
+
+    def _attainable(self: Any, *given: Any) -> Vector | None:
+        if self.best_params_["baseline"] is None:
+            return None
+        return self._baseline_of_rows
 
     def _n_threads(self) -> int | None:
         return None  # `n_jobs` are folds here
 
     def _solve(self, X: Any, y: Array, weight: Any, metadata: dict[str, Any], start: Any) -> None:
-        self._choose(X, y, weight, metadata["sample_weight"], metadata["groups"])
+        is_whole = self._choose(X, y, weight, metadata)
         super()._solve(X, y, weight, metadata, start)  # type: ignore[misc]
+        del self._baseline_of_rows
+        if not is_whole:
+            raise KeyboardInterrupt("the choice was interrupted; it rests on the folds before.")
 
-    def _choose(self: Any, X: Any, y: Array, weight: Any, sample_weight: Any, groups: Any) -> None:
-        """Solve the path on each fold's training rows and judge it on the others.
+    def _choose(self: Any, X: Any, y: Array, weight: Any, metadata: dict[str, Any]) -> bool:
+        """Fit all candidates on each fold's training rows, and judge them on the others.
 
-        These count by their `sample_weight` alone; class weights are a means of fitting.
+        These count by their `sample_weight` alone; class weights are a means of fitting. Returns
+        whether all folds were done.
         """
-        n, classifies = X.shape[0], is_classifier(self)
+        n, classifies, seed = X.shape[0], is_classifier(self), self._seed()
+        groups, sample_weight = metadata["groups"], metadata["sample_weight"]
         weight = np.ones(n) if weight is None else check_sample_weight(weight, n)
         judged = weight
         if sample_weight is not None or classifies:
             judged = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
             judged = np.where(weight > 0, judged, 0.0)
-        criterion = check_option("criterion", self.criterion, _CRITERIA)
-        tail = check_number("criterion_tail", self.criterion_tail, low=0, high=1, open_low=True)
         if groups is not None:
             check_groups(groups, n)
             groups = np.asarray(groups)
+        criterion = check_option("criterion", self.criterion, CRITERIA)
+        if criterion == "auto":
+            criterion = "found_group_excess" if groups is None else "worst_group_excess"
         by = groups
-        if criterion == "worst_group" and by is None:
+        if criterion.startswith("worst_group") and by is None:
             if not classifies:
                 raise ValueError(
-                    "criterion='worst_group' needs the group of each row: give groups= to fit."
+                    f"criterion={criterion!r} needs the group of each row: give groups= to fit."
                 )
             by = y
-        grid = {
-            "tail_fractions": levels_of("tail_fractions", self.tail_fractions),
-            "shift_costs": levels_of("shift_costs", self.shift_costs, "auto"),
-            "l2_regs": levels_of("l2_regs", self.l2_regs, 1e-3),
+        tail = check_number("criterion_tail", self.criterion_tail, low=0, high=1, open_low=True)
+        cap = check_number("max_mean_loss", self.max_mean_loss, low=1, finite=False)
+        model = check_baseline(self.baseline, classifies)
+        given = metadata["baseline"]
+        given = None if given is None else check_vector("baseline", given, n)
+        has_baseline = model is not None or given is not None
+        candidates = candidates_of(self.candidates, groups is not None, has_baseline)
+        regs = sorted(levels_of("l2_regs", self.l2_regs, 1e-3), reverse=True)
+        codes, loss = self._encode(y), self._loss()
+        needs = "excess" in criterion or any(each.is_excess for each in candidates)
+        attainable = np.zeros(n) if given is None else given
+        if model is not None and given is None and needs:
+            attainable = out_of_fold_losses(
+                model, X, codes, loss, weight=weight, groups=groups, seed=seed
+            )
+        self._baseline_of_rows = attainable
+        settings = ("divergence", "fit_intercept", "constraint")
+        solving = ("solver", "tol", "max_iter", "time_limit", "device")
+        fold = Fold(
+            X=X,
+            y=codes,
+            weight=weight,
+            judged_by=judged,
+            groups=groups,
+            by=by,
+            attainable=attainable,
+            loss=loss,
+            candidates=candidates,
+            regs=regs,
+            baseline=model if given is None and needs else None,
+            finds_groups=criterion == "found_group_excess",
+            seed=seed,
+            settings={name: getattr(self, name) for name in settings},
+            solving={
+                **{name: getattr(self, name) for name in solving},
+                "random_state": seed,
+                "verbose": max(int(self.verbose) - 1, 0),
+            },
+        )
+        splits = self._splits(X, y, groups, classifies)
+        found, is_whole = self._each_fold(fold, splits)
+        is_mean = np.repeat([each.is_mean_fit for each in candidates], len(regs))
+        choice = choose(found, is_mean, criterion, tail, cap)
+        subtracted = self.baseline if given is None else "given to fit"
+        params = [
+            {
+                "uncertainty": each.uncertainty,
+                "shift_cost": cost,
+                "l2_reg": reg,
+                "baseline": subtracted if each.is_excess else None,
+            }
+            for each, cost in zip(candidates, fold.costs())
+            for reg in regs
+        ]
+        self.cv_results_ = {
+            "params": params,
+            **{name: [each[name] for each in params] for name in params[0]},
+            "mean_loss": choice.mean_loss,
+            "criterion": choice.criterion,
+            "gain": choice.gain,
+            "gain_error": choice.gain_error,
+            "allowed": choice.allowed,
+            **{
+                f"split{k}_mean_loss": one.losses @ one.weight / one.weight.sum()
+                for k, one in enumerate(found)
+            },
         }
-        settings = {
-            **{name: None if values == [None] else values for name, values in grid.items()},
-            "loss": self._loss(),
-            "uncertainty": self.uncertainty,
-            "divergence": self.divergence,
-            "fit_intercept": self.fit_intercept,
-            "constraint": self.constraint,
-            "solver": self.solver,
-            "tol": self.tol,
-            "max_iter": self.max_iter,
-            "time_limit": self.time_limit,
-            "random_state": self._seed(),
-            "verbose": max(int(self.verbose) - 1, 0),
-            "device": self.device,
-        }
-        codes = self._encode(y)
-        splitter = check_cv(self.cv, y, classifier=classifies)
+        self.criterion_, self.reference_index_ = criterion, choice.reference
+        self.best_index_, self.best_params_ = choice.best, params[choice.best]
+        return is_whole
+
+    def _splits(self: Any, X: Any, y: Array, groups: Any, classifies: bool) -> list[Any]:
+        splitter, n = check_cv(self.cv, y, classifier=classifies), X.shape[0]
         # Those that do not look at groups warn when they are given some.
         looks = get_routing_for_object(splitter).consumes("split", ["groups"])
-        folds = [
+        found = [
             (_fold(train, n), _fold(test, n))
             for train, test in splitter.split(X, y, groups if looks else None)
         ]
-        if not folds:
+        if not found:
             raise ValueError(
                 f"cv={shown(self.cv)} gives no splits; give a number of folds, a splitter, or "
                 "pairs of training and test rows (a generator gives them once)."
             )
-        columns = Parallel(n_jobs=self.n_jobs)(
-            delayed(_held_out)(
-                X, codes, weight, judged, groups, by, train, test, settings, criterion, tail
-            )
-            for train, test in folds
-        )
-        if self.verbose:
-            for k, column in enumerate(columns):
-                print(f"fold {k + 1}: {criterion} loss {min(column):.6g} to {max(column):.6g}")
-        losses = np.array(columns).T
-        self.cv_results_ = {
-            "params": [
-                {"tail_fraction": t, "shift_cost": c, "l2_reg": r}
-                for t, c, r in itertools.product(*grid.values())
-            ],
-            "loss": losses,
-            "mean_loss": losses.mean(axis=1),
-        }
-        self.best_index_ = int(np.argmin(self.cv_results_["mean_loss"]))
-        self.best_params_ = self.cv_results_["params"][self.best_index_]
+        return found
+
+    def _each_fold(self: Any, fold: Fold, splits: list[Any]) -> tuple[list[HeldOut], bool]:
+        """What is held out in each fold; after an interrupt, in those that were done before."""
+        found: list[HeldOut] = []
+        try:
+            parallel = Parallel(n_jobs=self.n_jobs, return_as="generator")
+            for k, one in enumerate(parallel(delayed(fold)(*split) for split in splits)):
+                found.append(one)
+                if self.verbose:
+                    mean = one.losses @ one.weight / one.weight.sum()
+                    print(
+                        f"fold {k + 1} of {len(splits)}: mean loss {mean.min():.6g} to "
+                        f"{mean.max():.6g} over {mean.size} models",
+                        flush=True,
+                    )
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            return found, False
+        return found, True
 
 
 def _fold(rows: Any, n: int) -> Array:
@@ -141,102 +203,78 @@ def _fold(rows: Any, n: int) -> Array:
     return found
 
 
-def _held_out(
-    X: Any,
-    y: Array,
-    weight: Vector,
-    judged_by: Vector,
-    groups: Array | None,
-    by: Array | None,
-    train: Array,
-    test: Array,
-    settings: dict[str, Any],
-    criterion: str,
-    tail: float,
-) -> list[float]:
-    """What each model of the path, fitted on `train`, loses on `test`."""
-    loss: Loss = settings["loss"]
-    fitted = train[weight[train] > 0]
-    if loss.is_classification:
-        lost = np.setdiff1d(y, y[fitted])
-        if lost.size:
-            raise ValueError(
-                f"the training rows of a fold hold no row of class number {int(lost[0])}; use "
-                "fewer folds, or a splitter that keeps every class in every fold."
-            )
-    path = robust_path(
-        X[train],
-        y[train],
-        sample_weight=weight[train],
-        groups=None if groups is None else groups[train],
-        **settings,
-    )
-    judged = test[judged_by[test] > 0]
-    p = judged_by[judged] / judged_by[judged].sum()
-    held_out = []
-    for coef, intercept in zip(path.coefs, path.intercepts):
-        raw = X[judged] @ np.atleast_2d(coef).T + intercept
-        losses = loss.evaluate(y[judged], np.ascontiguousarray(raw, dtype=np.float64))[0]
-        if criterion == "worst_group":
-            assert by is not None
-            held_out.append(worst_group_mean(losses, p, by[judged]))
-        else:
-            held_out.append(tail_mean(losses, p, tail if criterion == "tail" else 1.0))
-    return held_out
-
-
 class DRORegressorCV(_ChosenByCV, DRORegressor):
-    """`DRORegressor` with its levels chosen by cross-validation.
-
-    For each fold a path of models (`drago.robust_path`) is fitted on its training rows, each from
-    its neighbour's answer, and judged on the others; the levels that are best on average are fitted
-    on all rows.
+    """`DRORegressor` with its question chosen by cross-validation, under a cap on the mean loss.
 
     Parameters
     ----------
-    tail_fractions : array or None
-        Levels of the `CVaR`, or of one over groups; None takes `uncertainty` as it is.
-    shift_costs : array or None
-        Numbers or "auto"; None is "auto" alone.
+    candidates : "auto" or a list
+        What is tried beside the mean fit. An entry is a set, its name, or a dict with "uncertainty"
+        and, if you like, "shift_cost" and "baseline" (not None: excess losses over `baseline`).
+        "auto": "mild", ``CVaR(0.9)``; with a baseline, ``CVaR`` of 0.5, 0.3 and 0.1 of the excess;
+        with groups, ``Grouped(Simplex())`` at two prices, and at three of the excess.
     l2_regs : array or None
-        None is 1e-3 alone.
-    criterion : {"tail", "mean", "worst_group"}
-        What counts on the held-out rows: the mean loss of the worst `criterion_tail` of them, of
-        all of them, or of the worst-off of the ``groups`` given to `fit`.
+        Tried with each of them; None is 1e-3 alone.
+    criterion : {"auto", "worst_group_excess", "found_group_excess", "tail_excess", "mean", \
+"worst_group", "tail"}
+        What counts on the held-out rows: the mean excess of the worst-off of the ``groups`` given
+        to `fit`, of the worst-off of groups that a small tree finds in each fold, or of the worst
+        `criterion_tail` of the rows; the mean loss of all of them; or the plain loss of the
+        worst-off group or tail, which rewards fits that have collapsed. "auto" is the first with
+        groups, the second without.
     criterion_tail : float in (0, 1]
+    max_mean_loss : float >= 1
+        The cap: how much more than the best mean fit a choice may lose in the mean, held out.
     cv : int, splitter, iterable or None
         As everywhere in scikit-learn; None is 5 folds.
+    baseline : "auto", an estimator or None
+        What the excess is over, as for `DRORegressor`, fitted out of fold within each fold. None:
+        plain losses throughout.
     n_jobs : int, optional
         Folds at a time.
     time_limit : float, optional
-        Seconds for each fold, and for the fit on all rows.
+        Seconds for each model.
     verbose : int
         1 prints a line for each fold and for each certificate of the fit on all rows, 2 also those
         of the folds.
-    uncertainty, loss, divergence, fit_intercept, constraint, solver, tol, max_iter, \
+    loss, group_columns, divergence, fit_intercept, constraint, solver, tol, max_iter, \
 random_state, device : as for `DRORegressor`
 
     Attributes
     ----------
     best_params_ : dict
-        The "tail_fraction", "shift_cost" and "l2_reg" chosen.
-    best_index_ : int
+        The "uncertainty", "shift_cost", "l2_reg" and "baseline" chosen.
+    best_index_, reference_index_ : int
+        The chosen model, and the best mean fit.
+    criterion_ : str
+        The criterion that "auto" stands for.
     cv_results_ : dict
-        "params", a list of dicts; "loss", an array of shape (n_models, n_folds); "mean_loss".
+        A column for each name, ``pandas.DataFrame(cv_results_)`` makes a frame of it: "params" and
+        each of them, the held-out "mean_loss" (and "split0_mean_loss", ...) and "criterion", "gain"
+        (by how much that is below the reference's) with its standard error "gain_error", and
+        "allowed", whether the cap does.
 
     All others are as for `DRORegressor`.
+
+    Notes
+    -----
+    Of the models under the cap, the one with the least criterion is taken if it beats the best mean
+    fit by more than one standard error of the paired difference; otherwise the best mean fit is. An
+    interrupt ends the search: the choice rests on the folds that were done, and
+    `KeyboardInterrupt` is raised after the fit on all rows.
     """
 
     def __init__(
         self,
-        tail_fractions: Any = (1.0, 0.5, 0.2, 0.1),
-        shift_costs: Any = None,
-        l2_regs: Any = (1.0, 0.1, 1e-2, 1e-3, 1e-4),
+        candidates: Any = "auto",
         *,
-        criterion: str = "tail",
+        l2_regs: Any = (1.0, 0.1, 1e-2, 1e-3, 1e-4),
+        criterion: str = "auto",
         criterion_tail: float = 0.1,
+        max_mean_loss: float = 1.02,
         cv: Any = None,
-        uncertainty: Any = "cvar",
+        baseline: Any = "auto",
+        group_columns: Any = None,
         loss: Any = "squared",
         divergence: Any = "auto",
         fit_intercept: bool = True,
@@ -250,13 +288,14 @@ random_state, device : as for `DRORegressor`
         verbose: int = 0,
         device: Any = None,
     ) -> None:
-        self.tail_fractions = tail_fractions
-        self.shift_costs = shift_costs
+        self.candidates = candidates
         self.l2_regs = l2_regs
         self.criterion = criterion
         self.criterion_tail = criterion_tail
+        self.max_mean_loss = max_mean_loss
         self.cv = cv
-        self.uncertainty = uncertainty
+        self.baseline = baseline
+        self.group_columns = group_columns
         self.loss = loss
         self.divergence = divergence
         self.fit_intercept = fit_intercept
@@ -272,62 +311,81 @@ random_state, device : as for `DRORegressor`
 
 
 class DROClassifierCV(_ChosenByCV, DROClassifier):
-    """`DROClassifier` with its levels chosen by cross-validation.
-
-    For each fold a path of models (`drago.robust_path`) is fitted on its training rows, each from
-    its neighbour's answer, and judged on the others; the levels that are best on average are fitted
-    on all rows.
+    """`DROClassifier` with its question chosen by cross-validation, under a cap on the mean loss.
 
     Parameters
     ----------
-    tail_fractions : array or None
-        Levels of the `CVaR`, or of one over groups; None takes `uncertainty` as it is.
-    shift_costs : array or None
-        Numbers or "auto"; None is "auto" alone.
+    candidates : "auto" or a list
+        What is tried beside the mean fit. An entry is a set, its name, or a dict with "uncertainty"
+        and, if you like, "shift_cost" and "baseline" (not None: excess losses over `baseline`).
+        "auto": "mild", ``CVaR(0.9)``; with a baseline, ``CVaR`` of 0.5, 0.3 and 0.1 of the excess;
+        with groups, ``Grouped(Simplex())`` at two prices, and at three of the excess.
     l2_regs : array or None
-        None is 1e-3 alone.
-    criterion : {"tail", "mean", "worst_group"}
-        What counts on the held-out rows: the mean loss of the worst `criterion_tail` of them, of
-        all of them, or of the worst-off of the ``groups`` given to `fit`, the classes where none
-        are given.
+        Tried with each of them; None is 1e-3 alone.
+    criterion : {"auto", "worst_group_excess", "found_group_excess", "tail_excess", "mean", \
+"worst_group", "tail"}
+        What counts on the held-out rows: the mean excess of the worst-off of the ``groups`` given
+        to `fit` (the classes where none are), of the worst-off of groups that a small tree finds in
+        each fold, or of the worst `criterion_tail` of the rows; the mean loss of all of them; or
+        the plain loss of the worst-off group or tail, which rewards fits that have collapsed.
+        "auto" is the first with groups, the second without.
     criterion_tail : float in (0, 1]
+    max_mean_loss : float >= 1
+        The cap: how much more than the best mean fit a choice may lose in the mean, held out.
     cv : int, splitter, iterable or None
         As everywhere in scikit-learn; None is 5 folds, with the classes in proportion.
+    baseline : "auto", an estimator or None
+        What the excess is over, as for `DROClassifier`, fitted out of fold within each fold. None:
+        plain losses throughout.
     n_jobs : int, optional
         Folds at a time.
     time_limit : float, optional
-        Seconds for each fold, and for the fit on all rows.
+        Seconds for each model.
     verbose : int
         1 prints a line for each fold and for each certificate of the fit on all rows, 2 also those
         of the folds.
-    uncertainty, divergence, fit_intercept, constraint, class_weight, solver, tol, max_iter, \
+    group_columns, class_weight, divergence, fit_intercept, constraint, solver, tol, max_iter, \
 random_state, device : as for `DROClassifier`
 
     Attributes
     ----------
     best_params_ : dict
-        The "tail_fraction", "shift_cost" and "l2_reg" chosen.
-    best_index_ : int
+        The "uncertainty", "shift_cost", "l2_reg" and "baseline" chosen.
+    best_index_, reference_index_ : int
+        The chosen model, and the best mean fit.
+    criterion_ : str
+        The criterion that "auto" stands for.
     cv_results_ : dict
-        "params", a list of dicts; "loss", an array of shape (n_models, n_folds); "mean_loss".
+        A column for each name, ``pandas.DataFrame(cv_results_)`` makes a frame of it: "params" and
+        each of them, the held-out "mean_loss" (and "split0_mean_loss", ...) and "criterion", "gain"
+        (by how much that is below the reference's) with its standard error "gain_error", and
+        "allowed", whether the cap does.
 
     All others are as for `DROClassifier`.
+
+    Notes
+    -----
+    Of the models under the cap, the one with the least criterion is taken if it beats the best mean
+    fit by more than one standard error of the paired difference; otherwise the best mean fit is. An
+    interrupt ends the search: the choice rests on the folds that were done, and
+    `KeyboardInterrupt` is raised after the fit on all rows.
     """
 
     def __init__(
         self,
-        tail_fractions: Any = (1.0, 0.5, 0.2, 0.1),
-        shift_costs: Any = None,
-        l2_regs: Any = (1.0, 0.1, 1e-2, 1e-3, 1e-4),
+        candidates: Any = "auto",
         *,
-        criterion: str = "tail",
+        l2_regs: Any = (1.0, 0.1, 1e-2, 1e-3, 1e-4),
+        criterion: str = "auto",
         criterion_tail: float = 0.1,
+        max_mean_loss: float = 1.02,
         cv: Any = None,
-        uncertainty: Any = "cvar",
+        baseline: Any = "auto",
+        group_columns: Any = None,
+        class_weight: Any = None,
         divergence: Any = "auto",
         fit_intercept: bool = True,
         constraint: Any = None,
-        class_weight: Any = None,
         solver: Any = "auto",
         tol: float = 1e-4,
         max_iter: int | None = None,
@@ -337,17 +395,18 @@ random_state, device : as for `DROClassifier`
         verbose: int = 0,
         device: Any = None,
     ) -> None:
-        self.tail_fractions = tail_fractions
-        self.shift_costs = shift_costs
+        self.candidates = candidates
         self.l2_regs = l2_regs
         self.criterion = criterion
         self.criterion_tail = criterion_tail
+        self.max_mean_loss = max_mean_loss
         self.cv = cv
-        self.uncertainty = uncertainty
+        self.baseline = baseline
+        self.group_columns = group_columns
+        self.class_weight = class_weight
         self.divergence = divergence
         self.fit_intercept = fit_intercept
         self.constraint = constraint
-        self.class_weight = class_weight
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter

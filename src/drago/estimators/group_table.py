@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from drago._frames import as_frame
 from drago._validation import refuse_masked
 from drago.estimators.columns import Columns
 from drago.estimators.rules import Rule, numbers_of
@@ -97,13 +97,7 @@ class FoundGroups:
 
     def to_frame(self) -> Any:
         """The table as a frame of pandas."""
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise ImportError(
-                f"to_frame needs pandas, which could not be imported ({error}): pip install pandas"
-            ) from error
-        return pandas.DataFrame(self.table)
+        return as_frame(self.table)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._frames import as_frame
 from drago._interrupts import interruptible
 from drago._validation import check_number, shown
 from drago.problem import DROProblem
@@ -48,6 +49,19 @@ class RobustPath:
 
     def __len__(self) -> int:
         return len(self.results)
+
+    def to_frame(self) -> Any:
+        """A line for each model, as a frame of pandas: levels, objective, gap, time."""
+        names = ("primal", "gap", "rel_gap", "n_iter", "n_passes", "time")
+        return as_frame(
+            {
+                "tail_fraction": self.tail_fractions,
+                "shift_cost": self.shift_costs,
+                "l2_reg": self.l2_regs,
+                **{name: [getattr(each, name) for each in self.results] for name in names},
+                "status": [str(each.status) for each in self.results],
+            }
+        )
 
     def __repr__(self) -> str:
         passes = sum(result.n_passes for result in self.results)
@@ -98,6 +112,7 @@ def robust_path(
     divergence: Any = "auto",
     sample_weight: Any = None,
     groups: Any = None,
+    baseline: Any = None,
     fit_intercept: bool = True,
     constraint: Any = None,
     solver: Any = "auto",
@@ -123,7 +138,7 @@ def robust_path(
         Numbers or "auto"; "auto" alone by default.
     l2_regs : array, optional
         1e-3 alone by default.
-    loss, uncertainty, divergence, sample_weight, groups, constraint : as for `DROProblem`
+    loss, uncertainty, divergence, sample_weight, groups, baseline, constraint : as for `DROProblem`
     fit_intercept : bool
         True here, as in the estimators.
     solver, tol, max_iter, random_state, n_threads, verbose, device : as for `drago.solve`
@@ -157,6 +172,7 @@ def robust_path(
         divergence=divergence,
         sample_weight=sample_weight,
         groups=groups,
+        baseline=baseline,
         fit_intercept=fit_intercept,
         constraint=constraint,
     )
