@@ -99,7 +99,7 @@ def test_a_minority_under_another_law_is_found():
 
 
 def coverage(runs, labels, **settings):
-    """In how many runs on shuffled targets the worst group's interval covers 0, or one stands out."""
+    """Runs on shuffled targets where the worst interval covers 0, and where a group stands out."""
     covered, alarms = 0, 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
