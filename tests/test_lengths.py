@@ -310,6 +310,7 @@ TABLE = {
             above=Y[:2],
             low=Y[:2] - 1,
             high=Y[:2] + 1,
+            stands_out=Y[:2] > 0,
         ),
     },
     "plotting.SimplexDisplay": {

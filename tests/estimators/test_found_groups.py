@@ -99,16 +99,17 @@ def test_a_minority_under_another_law_is_found():
 
 
 def coverage(runs, labels, **settings):
-    """In how many runs on shuffled targets the worst group's interval covers 0, and all do not."""
+    """Runs on shuffled targets where the worst interval covers 0, and where a group stands out."""
     covered, alarms = 0, 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
         X = rng.standard_normal((600, 4))
         y = rng.permutation(X @ [1.0, 1.0, 0.0, 0.0] + rng.standard_normal(600))
         y = y > 0.5 if labels else y
-        table = find_groups(X, y, random_state=seed, **settings).table
+        found = find_groups(X, y, random_state=seed, **settings)
+        table = found.table
         covered += bool(table["above_low"][0] <= 0.0 <= table["above_high"][0])
-        alarms += bool((table["above_low"] > 0.0).any())
+        alarms += bool(found.stands_out.any())
     return covered, alarms
 
 
@@ -121,14 +122,14 @@ def test_nobody_is_worse_off_where_there_is_nothing_to_find(labels):
         else DecisionTreeRegressor(max_leaf_nodes=8, random_state=0)
     )
     covered, alarms = coverage(100, labels, baseline=baseline)
-    assert covered >= 90 and alarms <= 10
+    assert covered >= 90 and alarms <= 5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
 def test_nor_with_boosted_trees(labels):
     covered, alarms = coverage(20, labels)
-    assert covered >= 18 and alarms <= 2
+    assert covered >= 18 and alarms <= 1
 
 
 def test_the_intervals_are_students():
@@ -153,7 +154,7 @@ def test_the_intervals_are_students():
             [table["above_low"][k], table["above_high"][k]], factor * np.array(ends), rtol=1e-9
         )
     assert found.overall["loss"] == found.overall["excess"] == pytest.approx(losses.mean())
-    assert_array_equal(found.stands_out, table["above_low"] > 0)
+    assert_array_equal(found.stands_out, table["above_low"] > 0)  # losses are above 0 anyway
 
 
 def test_rules_know_nothing_of_the_rows_judged():
@@ -223,6 +224,25 @@ def test_what_both_cannot_predict_is_no_excess():
     assert law[by_excess.labels(X) == 0].mean() > 0.9 and by_excess.stands_out[0]
     assert not by_loss.is_excess and by_excess.is_excess
     assert "attainable" in str(by_excess) and "attainable" not in str(by_loss)
+
+
+def test_where_a_bad_baseline_is_less_bad_nobody_is_worse_off():
+    X, _ = numbers(2000)
+    y = np.random.default_rng(1).normal(size=2000)
+    found = find_groups(X, y, baseline=Wrong())
+    assert found.overall["excess"] < 0 and (found.table["above_low"] > 0).any()
+    assert not found.stands_out.any() and "baseline does worse than the model" in str(found)
+
+
+class Wrong(RegressorMixin, BaseEstimator):
+    """Far off where the first feature is positive."""
+
+    def fit(self, X, y):
+        self.mean_ = y.mean()
+        return self
+
+    def predict(self, X):
+        return self.mean_ + 3.0 * (X[:, 0] > 0)
 
 
 # ------------------------------------------------------------------------------------ rules

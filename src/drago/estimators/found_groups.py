@@ -104,6 +104,8 @@ def find_groups(
     what rows of the same kind would do under the same fits, not how the fits themselves might vary;
     and Student's are for means of rows that are not too skewed: of few rows with heavy tails they
     cover less, which is so for plain losses (too low an upper end) rather than for an excess.
+    Where the baseline is worse than the model, "above" tells where it is less so: that is why a
+    group stands out only if its excess is above 0 as well.
 
     Examples
     --------
@@ -185,7 +187,7 @@ def find_groups(
             "loss": float(np.average(own[there], weights=weight[there])),
             "excess": float(np.average(excess[there], weights=weight[there])),
         },
-        stands_out=table["above_low"] > 0,
+        stands_out=(table["above_low"] > 0) & (table["excess_low"] > 0),
         n_found_on=here.size,
         judged_on=there,
         min_size=least,

@@ -42,7 +42,8 @@ class FoundGroups:
     overall : dict
         "loss" and "excess" of all rows judged.
     stands_out : array of shape (n_groups,)
-        Whether a group's interval of "above" lies above 0.
+        Whether a group can be served better, and is served worse than all rows: its intervals of
+        "excess" and of "above" both lie above 0.
     n_found_on, n_judged_on : int
         Rows that were searched, and others on which the groups are judged.
     judged_on : array of shape (n_judged_on,)
@@ -214,8 +215,10 @@ def _verdict(found: FoundGroups, what: str) -> str:
             return "The baseline is the model itself: no row can be served better by it."
         return "There was nothing to split the rows by."
     worse = [str(k) for k in np.flatnonzero(found.stands_out)]
+    if not worse and found.overall["excess"] < 0:
+        return "No group stands out. The baseline does worse than the model; a better one may tell."
     if not worse:
-        return f"No group stands out: no interval of the {what} lies above that of all rows."
+        return f"No group stands out: no {what} is above that of all rows beyond chance."
     several = len(worse) > 1
     return (
         f"* The {what} of group{'s' * several} {', '.join(worse)} is above that of all rows, "

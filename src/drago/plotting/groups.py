@@ -18,14 +18,16 @@ _ACROSS, _AROUND, _EACH = 6.0, 0.9, 0.45
 class FoundGroupsDisplay:
     """The excess of found groups over that of all rows, with intervals; the worst group on top.
 
-    Groups whose interval lies above 0 are in colour: they are served worse than the others,
-    measured by what is attainable. Make it by `from_result`.
+    Groups that stand out are in colour: they are served worse than all rows, measured by what is
+    attainable. Make it by `from_result`.
 
     Parameters
     ----------
     rules : list of str
     above, low, high : arrays of shape (n_groups,)
         Excess less that of all rows, and its interval.
+    stands_out : array of shape (n_groups,), optional
+        Which groups are in colour; those whose interval lies above 0 where it is not given.
     is_excess : bool
         False where it is the loss itself.
 
@@ -51,9 +53,20 @@ class FoundGroupsDisplay:
     figure_: Any
 
     def __init__(
-        self, *, rules: Any, above: Any, low: Any, high: Any, is_excess: bool = True
+        self,
+        *,
+        rules: Any,
+        above: Any,
+        low: Any,
+        high: Any,
+        stands_out: Any = None,
+        is_excess: bool = True,
     ) -> None:
         self.above, self.low, self.high = curves(above=above, low=low, high=high)
+        _, worse = curves(
+            above=above, stands_out=self.low > 0 if stands_out is None else stands_out
+        )
+        self.stands_out = worse > 0
         self.rules = list(rules)
         if len(self.rules) != self.above.size:
             raise ValueError(
@@ -84,6 +97,7 @@ class FoundGroupsDisplay:
             above=table["above"],
             low=table["above_low"],
             high=table["above_high"],
+            stands_out=found.stands_out,
             is_excess=found.is_excess,
         )
         return display.plot(ax, **kwargs)
@@ -107,7 +121,7 @@ class FoundGroupsDisplay:
         if given is None:
             ax.figure.set_size_inches(_ACROSS, _AROUND + _EACH * count)
         place = np.arange(count)
-        colours = [COLOURS[1] if low > 0 else GREY for low in self.low]
+        colours = [COLOURS[1] if worse else GREY for worse in self.stands_out]
         # What is not known beyond a few rows has no ends.
         ends = np.concatenate([self.low, self.high, self.above])
         ends = ends[np.isfinite(ends)]
