@@ -93,11 +93,8 @@ class Fitted:
 
 
 def levels(name):
-    return (
-        {"cv": 2, "l2_regs": 0.1, "candidates": drago.Grouped(drago.CVaR(0.5)), "baseline": None}
-        if name.endswith("CV")
-        else {}
-    )
+    own = {"cv": 2, "l2_regs": 0.1, "candidates": drago.CVaR(0.5), "baseline": None}
+    return own if name.endswith("CV") else {}
 
 
 FITTED = Fitted()
@@ -148,7 +145,8 @@ def of_divergence(divergence):
 
 def of_estimator(name, y):
     model, kind = lambda: getattr(FITTED, name), getattr(drago, f"DRO{name}")
-    settings = levels(name) or {"uncertainty": drago.Grouped(drago.CVaR(0.5))}
+    tried = "candidates" if name.endswith("CV") else "uncertainty"
+    settings = {**levels(name), tried: drago.Grouped(drago.CVaR(0.5))}
     out = {
         "fit": call(
             lambda **given: kind(**settings).fit(**given),
