@@ -1,140 +1,310 @@
-"""What robustness buys on held-out rows: robust models against the mean one, on real data.
+"""What robustness is worth on held-out rows: twenty real data sets with natural groups.
 
-Each set is split five times, four fifths to fit and one fifth to judge. Every model has its levels
-chosen by cross-validation on the rows to fit alone: the mean fit has its `l2_reg` tuned for the
-mean loss, as one usually does, and once more for the loss of the worst tenth, so that what
-robustness does is not mistaken for what tuning does. Features are standardised, the target of a
-regression too, by the rows to fit.
+Each set of `suite.py` is split five times, 65% to fit and 35% to judge; features are standardised
+by the rows to fit. Every method has the same rows, and what it chooses it chooses on the rows to
+fit alone.
 
-Columns: the mean loss, the mean loss of the worst tenth, and of the worst-off group: the class in a
-classification, the third of the target (low, middle, high) in a regression; and for classifications
-the recall of the worst class. Means over the splits, and for the tail how many splits it was better
-in than with the mean fit.
+    mean            the mean fit, l2_reg 1e-3
+    mild            the estimators' default
+    cvar            CVaR(0.1) of the plain losses
+    excess_tail     the preset: CVaR(0.1) of the excess over boosted trees
+    worst_group     the preset, with the given groups
+    reweighted      the mean fit with groups of equal weight
+    tuned mean      the mean fit with l2_reg by cross-validation
+    cv              DROClassifierCV / DRORegressorCV as they are, no groups given
+    cv groups       the same with the given groups
+    found features  the tuned mean fit with dummies of found groups
+    trees           boosted trees
 
-    DRAGO_DATA_DIR=... python benchmarks/bench_held_out.py [--csv FILE] [--data NAME [NAME ...]]
+For each method and split the CSV file holds the mean loss, the loss of the worst given group, its
+excess (over the out-of-fold losses of boosted trees mixed with the linear fit), the excess of the
+worst tenth of the rows, and whether the fit has collapsed on the rows to fit (less than half of the
+mean fit's skill there) and said so.
+
+The report compares with the mean fit of the same l2_reg, or with the tuned one (the lower half of
+the list): changes in percent, of an excess in percent of the mean fit's mean loss; averages over
+the sets of the means over splits, with a 95% interval over the sets; "worst set" is the largest
+change of a mean loss, and "breached" counts the sets whose paired 95% interval over the splits lies
+above the limit (2% for the first half, 3% for the second).
+
+    python benchmarks/bench_held_out.py --csv FILE [--resume] [--report] [--data NAME ...]
+                                        [--methods NAME ...] [--splits 5]
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from tables import Table, write_csv
+from scipy.stats import t as student
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from suite import DRAWN, MAKERS, REAL, DataSet, load
 
-from drago import Chi2Ball, DROClassifierCV, DRORegressorCV, Grouped
-from drago.datasets import load
-from drago.scorers import row_losses, tail_mean, worst_group_mean
+from drago import (
+    CollapseWarning,
+    CVaR,
+    DROClassifier,
+    DROClassifierCV,
+    DRORegressor,
+    DRORegressorCV,
+    GroupFinder,
+)
+from drago.estimators.baseline import out_of_fold_losses
+from drago.scorers import row_losses, tail_mean
+from drago.terms.losses import as_loss
 
-SPLITS = 5
-TAIL = 0.1
-L2_REGS = (1.0, 0.1, 1e-2, 1e-3, 1e-4)
-TAILS = (0.5, 0.2, 0.1)
-DATA = {
-    "breast_cancer": "classes",
-    "wine": "classes",
-    "emotion": "classes",
-    "diabetes": "regression",
-    "yacht": "regression",
-    "energy": "regression",
-    "concrete": "regression",
-    "kin8nm": "regression",
-    "power": "regression",
+JUDGED = 0.35
+L2_REG = 1e-3
+# What each method is compared with, and the limit on the change of a set's mean loss, in percent.
+FIXED = ("mild", "cvar", "excess_tail", "worst_group", "reweighted", "trees")
+TUNED = ("cv", "cv groups", "found features", "trees")
+LIMITS = {"mean": 2.0, "tuned mean": 3.0}
+FIELDS = (
+    "data", "split", "method", "mean_loss", "worst_group", "worst_group_excess", "tail_excess",
+    "group_loss", "group_excess", "collapsed", "warned", "seconds", "chosen",
+)  # fmt: skip
+
+
+def plain(task: str, *given: Any, **settings: Any) -> Any:
+    return (DROClassifier if task == "classification" else DRORegressor)(*given, **settings)
+
+
+def choosing(task: str, *given: Any, **settings: Any) -> Any:
+    return (DROClassifierCV if task == "classification" else DRORegressorCV)(*given, **settings)
+
+
+def reweighted(task: str, X: Any, y: Any, groups: Any) -> Any:
+    codes = np.unique(groups, return_inverse=True)[1]
+    return plain(task, CVaR(1.0)).fit(X, y, sample_weight=1.0 / np.bincount(codes)[codes])
+
+
+def with_found_groups(task: str, X: Any, y: Any, groups: Any) -> Any:
+    finder = make_union(FunctionTransformer(), GroupFinder(task=task))
+    mean = choosing(task, [], criterion="mean", baseline=None)
+    return make_pipeline(finder, StandardScaler(), mean).fit(X, y)
+
+
+def trees(task: str, X: Any, y: Any, groups: Any) -> Any:
+    kind = HistGradientBoostingClassifier
+    if task == "regression":
+        kind = HistGradientBoostingRegressor
+    return kind(max_iter=100, max_leaf_nodes=15, random_state=0).fit(X, y)
+
+
+METHODS: dict[str, Callable[[str, Any, Any, Any], Any]] = {
+    "mean": lambda task, X, y, g: plain(task, CVaR(1.0)).fit(X, y),
+    "mild": lambda task, X, y, g: plain(task).fit(X, y),
+    "cvar": lambda task, X, y, g: plain(task, "cvar").fit(X, y),
+    "excess_tail": lambda task, X, y, g: plain(task, "excess_tail").fit(X, y),
+    "worst_group": lambda task, X, y, g: plain(task, "worst_group").fit(X, y, groups=g),
+    "reweighted": reweighted,
+    "tuned mean": lambda task, X, y, g: choosing(task, [], criterion="mean", baseline=None).fit(
+        X, y
+    ),
+    "cv": lambda task, X, y, g: choosing(task).fit(X, y),
+    "cv groups": lambda task, X, y, g: choosing(task).fit(X, y, groups=g),
+    "found features": with_found_groups,
+    "trees": trees,
 }
 
 
-def models(task: str) -> dict[str, dict[str, Any]]:
-    """What each model is given beyond the grid of `l2_regs`."""
-    found: dict[str, dict[str, Any]] = {
-        "mean": {"tail_fractions": (1.0,), "criterion": "mean"},
-        "mean, tuned for the tail": {"tail_fractions": (1.0,)},
-        "CVaR": {"tail_fractions": TAILS},
-        "chi2 ball": {"tail_fractions": None, "uncertainty": Chi2Ball(1.0)},
-    }
-    if task == "classes":
-        found["CVaR of classes"] = {
-            "tail_fractions": (0.5, 0.2),
-            "uncertainty": Grouped("cvar"),
-            "criterion": "worst_group",
-        }
-    return found
+def splits_of(data: DataSet, count: int) -> list[tuple[Any, Any]]:
+    rows, classes = np.arange(len(data.y)), data.y if data.task == "classification" else None
+    return [
+        tuple(train_test_split(rows, test_size=JUDGED, random_state=seed, stratify=classes))
+        for seed in range(count)
+    ]
+
+
+def skill(model: Any, X: Any, y: Any, task: str) -> float:
+    """1 - mean loss / that of the best constant, on the rows to fit."""
+    if task == "regression":
+        constant = 0.5 * float(np.var(y))
+    else:
+        p = float(np.mean(y))
+        constant = -p * np.log(p) - (1.0 - p) * np.log(1.0 - p)
+    return 1.0 - float(row_losses(model, X, y).mean()) / constant
 
 
 def one_split(
-    task: str, X: Any, y: Any, fit: Any, judge: Any, settings: dict[str, Any]
-) -> tuple[float, ...]:
-    """Mean, tail and worst-group loss, and the worst class's recall, on the rows to judge."""
-    choosing = DROClassifierCV if task == "classes" else DRORegressorCV
-    model = make_pipeline(StandardScaler(), choosing(l2_regs=L2_REGS, **settings))
-    name = model.steps[-1][0]
-    if task == "regression":
-        y = (y - y[fit].mean()) / y[fit].std()
-    extra = {f"{name}__groups": y[fit]} if isinstance(settings.get("uncertainty"), Grouped) else {}
-    model.fit(X[fit], y[fit], **extra)
-    losses = row_losses(model, X[judge], y[judge])
+    data: DataSet, method: str, fit: Any, judge: Any, baseline: Any, mean_skill: float
+) -> dict[str, Any]:
+    """What a method does on the rows to judge."""
+    X, y, groups = data.X.to_numpy(), data.y, data.groups
+    scale = StandardScaler().fit(X[fit])
+    here, there = scale.transform(X[fit]), scale.transform(X[judge])
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = METHODS[method](data.task, here, y[fit], groups[fit])
+    seconds = time.perf_counter() - began
+    warned = any(issubclass(each.category, CollapseWarning) for each in caught)
+    losses = row_losses(model, there, y[judge])
+    excess = losses - baseline[judge]
+    labels = np.unique(groups[judge])
+    by_group = {str(g): float(losses[groups[judge] == g].mean()) for g in labels}
+    over = {str(g): float(excess[groups[judge] == g].mean()) for g in labels}
     p = np.full(losses.size, 1.0 / losses.size)
-    groups = y[judge]
-    recall = np.nan
-    if task == "classes":
-        right = model.predict(X[judge]) == groups
-        recall = min(float(right[groups == label].mean()) for label in np.unique(groups))
-    else:
-        groups = np.digitize(groups, np.quantile(y[fit], [1 / 3, 2 / 3]))
-    return (
-        float(losses.mean()),
-        tail_mean(losses, p, TAIL),
-        worst_group_mean(losses, p, groups),
-        recall,
-    )
+    last = model[-1] if hasattr(model, "steps") else model
+    return {
+        "data": data.name,
+        "method": method,
+        "mean_loss": float(losses.mean()),
+        "worst_group": max(by_group.values()),
+        "worst_group_excess": max(over.values()),
+        "tail_excess": tail_mean(excess, p, 0.1),
+        "group_loss": by_group,
+        "group_excess": over,
+        "collapsed": skill(model, here, y[fit], data.task) < 0.5 * mean_skill,
+        "warned": warned,
+        "seconds": seconds,
+        "chosen": str(getattr(last, "best_params_", "")),
+    }
+
+
+# ----------------------------------------------------------------------------------- the report
+
+
+def interval(values: Any) -> float:
+    """Half of a 95% interval of a mean, by Student."""
+    values = np.asarray(values, dtype=float)
+    if values.size < 2:
+        return float("nan")
+    quantile = float(student.ppf(0.975, values.size - 1))
+    return quantile * float(values.std(ddof=1)) / float(np.sqrt(values.size))
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    """Every method against the mean fit, or against the tuned one."""
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for row in rows:
+        values = {name: float(row[name]) for name in FIELDS[3:7]}
+        values["collapsed"] = float(row["collapsed"] == "True" or row["collapsed"] is True)
+        found.setdefault((row["method"], row["data"]), {})[str(row["split"])] = values
+    real = [make.__name__ for make in REAL]
+    for against, methods in (("mean", FIXED), ("tuned mean", TUNED)):
+        for kind, names in (("real", real), *((make.__name__, [make.__name__]) for make in DRAWN)):
+            lines = [_line(found, method, against, names) for method in methods]
+            lines = [line for line in lines if line]
+            if lines:
+                print(f"\nagainst the {against} fit, {kind} sets\n")
+                print("\n".join([_HEAD, *lines]))
+    judged = [row for row in rows if row["method"] not in ("mean", "trees", "reweighted")]
+    truth = np.array([str(row["collapsed"]) == "True" for row in judged])
+    said = np.array([str(row["warned"]) == "True" for row in judged])
+    if truth.any() and said.any():
+        print(
+            f"\ncollapse warning over {len(judged)} fits: {truth.sum()} collapsed, recall "
+            f"{(truth & said).sum() / truth.sum():.2f}, precision "
+            f"{(truth & said).sum() / said.sum():.2f}"
+        )
+
+
+_HEAD = (
+    f"{'method':15s} {'sets':>4s} {'mean loss':>16s} {'worst set':>10s} {'breached':>8s} "
+    f"{'worst group':>16s} {'better':>6s} {'its excess':>16s} {'better':>6s} "
+    f"{'excess of tail':>16s} {'collapsed':>9s}"
+)
+
+
+def _line(found: Any, method: str, against: str, names: list[str]) -> str:
+    columns: dict[str, list[float]] = {name: [] for name in FIELDS[3:7]}
+    breached, collapsed = 0, 0.0
+    for name in names:
+        mine, theirs = found.get((method, name)), found.get((against, name))
+        if not mine or not theirs:
+            continue
+        both = [split for split in mine if split in theirs]
+        change: dict[str, list[float]] = {}
+        for split in both:
+            unit = theirs[split]["mean_loss"]
+            for key in columns:
+                away = mine[split][key] - theirs[split][key]
+                size = unit if "excess" in key else theirs[split][key]
+                change.setdefault(key, []).append(100.0 * away / size)
+            collapsed += mine[split]["collapsed"]
+        for key, values in change.items():
+            columns[key].append(float(np.mean(values)))
+        mean = change["mean_loss"]
+        breached += np.mean(mean) - interval(mean) > LIMITS[against]
+    if not columns["mean_loss"]:
+        return ""
+    cells = [f"{method:15s} {len(columns['mean_loss']):4d}"]
+    for key, values in columns.items():
+        cells.append(f"{np.mean(values):+7.2f} ({interval(values):5.2f})".rjust(16))
+        if key == "mean_loss":
+            cells.append(f"{max(values):+10.2f} {breached:8d}")
+        elif key != "tail_excess":
+            cells.append(f"{sum(value < 0 for value in values):6d}")
+    return " ".join([*cells, f"{collapsed:9.0f}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--csv", metavar="FILE")
-    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA), metavar="NAME")
-    options = parser.parse_args()
-    table = Table(
-        {
-            "data": "14s",
-            "model": "25s",
-            "mean": "8.3f",
-            "worst 10%": "10.3f",
-            "worst group": "12.3f",
-            "worst recall": "13.2f",
-            "tail better": "12s",
-        }
+    parser.add_argument("--csv", metavar="FILE", required=True)
+    parser.add_argument("--resume", action="store_true", help="go on where a run was stopped")
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--data", nargs="+", choices=MAKERS, default=list(MAKERS), metavar="NAME")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME"
     )
-    for name in options.data:
-        task = DATA[name]
-        data = load(name)
-        X, y = np.asarray(data.X), np.asarray(data.y)
-        kind = StratifiedKFold if task == "classes" else KFold
-        splits = list(kind(SPLITS, shuffle=True, random_state=0).split(X, y))
-        plain = None
-        for label, settings in models(task).items():
-            rows = np.array([one_split(task, X, y, *split, settings) for split in splits])
-            plain = rows if plain is None else plain
-            better = int((rows[:, 1] < plain[:, 1]).sum())
-            mean, tail, group, recall = rows.mean(axis=0)
-            table.add(
-                {
-                    "data": name,
-                    "model": label,
-                    "mean": mean,
-                    "worst 10%": tail,
-                    "worst group": group,
-                    "worst recall": None if np.isnan(recall) else recall,
-                    "tail better": "" if rows is plain else f"{better} of {SPLITS}",
-                    "n": y.size,
-                    "std of tail": rows[:, 1].std(ddof=1),
-                }
+    parser.add_argument("--splits", type=int, default=5)
+    options = parser.parse_args()
+    path, rows = Path(options.csv), []
+    if (options.resume or options.report) and path.exists():
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+    if not options.report:
+        measure(options, path, rows)
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+    report(rows)
+
+
+def measure(options: argparse.Namespace, path: Path, rows: list[dict[str, Any]]) -> None:
+    """All that is asked for and not there yet; each line is written when it is known."""
+    done = {(row["data"], str(row["split"]), row["method"]) for row in rows}
+    with open(path, "a" if rows else "w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if not rows:
+            writer.writeheader()
+        for name in options.data:
+            wanted = [
+                (k, method)
+                for k in range(options.splits)
+                for method in options.methods
+                if (name, str(k), method) not in done
+            ]
+            if not wanted:
+                continue
+            began, data = time.perf_counter(), load(name)
+            loss = as_loss("logistic" if data.task == "classification" else "squared")
+            baseline = out_of_fold_losses(
+                "auto", data.X.to_numpy(), data.y, loss, groups=data.groups
             )
-    write_csv(options.csv, table.rows)
+            splits = splits_of(data, options.splits)
+            skills: dict[int, float] = {}
+            for k, method in wanted:
+                fit, judge = splits[k]
+                if k not in skills:
+                    X = StandardScaler().fit_transform(data.X.to_numpy()[fit])
+                    mean = METHODS["mean"](data.task, X, data.y[fit], None)
+                    skills[k] = skill(mean, X, data.y[fit], data.task)
+                row = one_split(data, method, fit, judge, baseline, skills[k])
+                writer.writerow({"split": k, **row})
+                file.flush()
+            print(f"{name}: {len(wanted)} fits, {time.perf_counter() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
