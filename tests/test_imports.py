@@ -130,7 +130,7 @@ def test_classes_know_their_home():
 
 # Each module imports from its own row or from rows above, never from below.
 LAYERS = [
-    {"_version", "_validation", "_interrupts", "kernels", "files"},
+    {"_version", "_validation", "_interrupts", "_frames", "kernels", "files"},
     {"terms", "datasets"},
     {"oracles"},
     {"rows", "intercept"},
@@ -140,6 +140,7 @@ LAYERS = [
     {"solvers"},
     {"training", "torch_engine"},
     {"estimators", "scorers"},
+    {"advice"},
     {"plotting"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

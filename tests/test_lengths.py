@@ -239,6 +239,25 @@ TABLE = {
     "solve": {
         "warm_start": call(lambda coef: drago.solve(PROBLEM, warm_start=coef), coef=COEF),
     },
+    "audit": {
+        "": call(
+            lambda **given: drago.audit(time_budget=0.0, verbose=0, **given),
+            X=np.vstack([X] * 5),
+            y=np.tile(Y, 5),
+            groups=np.tile(GROUPS, 5),
+            sample_weight=np.tile(WEIGHT, 5),
+        ),
+    },
+    "compare": {
+        "": call(
+            lambda **given: drago.compare({"one": FITTED.Regressor}, **given),
+            X=X,
+            y=Y,
+            groups=GROUPS,
+            sample_weight=WEIGHT,
+            baseline=WEIGHT,
+        ),
+    },
     "robust_path": {
         "": call(drago.robust_path, X=X, y=Y, sample_weight=WEIGHT, groups=GROUPS),
     },
@@ -399,6 +418,7 @@ def test_arrays_of_wrong_shapes_are_refused(function, arrays, settings, request)
     # To these, several columns of groups are their combinations.
     crosses = "Regressor" in request.node.name or "Classifier" in request.node.name
     crosses = crosses or "WeightsDisplay-from_estimator" in request.node.name
+    crosses = crosses or "[audit-" in request.node.name or "[compare-" in request.node.name
     for name in arrays:
         for how, wrong in spoilt(arrays[name], name).items():
             if crosses and (name, how) == ("groups", "columns of it"):
@@ -417,6 +437,7 @@ def test_arrays_of_wrong_shapes_are_refused(function, arrays, settings, request)
 NO_ARRAYS = {
     *("Certificate", "CheckpointError", "L2Ball", "NonNegative", "RobustPath", "WorstCaseReport"),
     *("CollapseWarning", "cross_groups"),  # columns of any number and length
+    *("Audit", "Comparison"),
     *("ModelFileError", "SolverResult", "Status", "load", "save", "tune"),
     *("Drago", "LBFGS", "Newton", "SGD", "LSVRG", "Prospect", "GradientDescent", "AGOG"),
     *(f"datasets.{name}" for name in drago.datasets.__all__),

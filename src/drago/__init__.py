@@ -15,6 +15,10 @@ from drago._version import __version__
 if TYPE_CHECKING:
     from drago import datasets as datasets
     from drago import plotting as plotting
+    from drago.advice.audit import Audit as Audit
+    from drago.advice.audit import audit as audit
+    from drago.advice.compare import compare as compare
+    from drago.advice.table import Comparison as Comparison
     from drago.certificate.certificate import Certificate as Certificate
     from drago.certificate.certify import certify as certify
     from drago.estimators import DROClassifier as DROClassifier
@@ -88,6 +92,10 @@ _HOME = {
     "find_groups": "estimators",
     "robust_path": "estimators",
     "CollapseWarning": "estimators.collapse",
+    "Audit": "advice.audit",
+    "audit": "advice.audit",
+    "compare": "advice.compare",
+    "Comparison": "advice.table",
     "cross_groups": "estimators.groups",
     "tail_loss_scorer": "scorers",
     "worst_group_scorer": "scorers",

@@ -14,6 +14,7 @@ from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils.validation import has_fit_parameter
+from threadpoolctl import threadpool_limits
 
 from drago._validation import check_vector, shown
 from drago.problem import DROProblem
@@ -33,7 +34,12 @@ _LEAST_PROBABILITY = 1e-4
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of the linear fit, and of the trees, which have to be good quickly rather than perfect.
 _L2_REG = 1e-3
-_TREES = {"max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 15, "min_samples_leaf": 20}
+_TREES: dict[str, Any] = {
+    "max_iter": 150, "max_leaf_nodes": 15, "early_stopping": True, "n_iter_no_change": 8,
+}  # fmt: skip
+# Entries of X up to which trees are grown by one thread: several wait for each other, for minutes
+# on a busy machine.
+_SMALL = 1 << 21
 
 
 def folds(
@@ -101,10 +107,12 @@ def out_of_fold_losses(
         HistGradientBoostingClassifier if loss.is_classification else HistGradientBoostingRegressor
     )(**_TREES, random_state=seed)
     dense = X if isinstance(X, np.ndarray) else X.toarray()
-    both = [
-        _raw_out_of_fold(each, rows, y, loss, weight, splits, None)
-        for each, rows in (("linear", X), (trees, dense))
-    ]
+    threads = 1 if dense.size <= _SMALL else None
+    with threadpool_limits(threads, user_api="openmp"):
+        both = [
+            _raw_out_of_fold(each, rows, y, loss, weight, splits, None)
+            for each, rows in (("linear", X), (trees, dense))
+        ]
     mixtures = [
         loss.evaluate(y, np.ascontiguousarray((1.0 - share) * both[0] + share * both[1]))[0]
         for share in _SHARES
@@ -147,6 +155,10 @@ def _linear(
         return float(odds if present[0] else -odds)
     raw = np.zeros((rows.shape[0], 1))
     if present.size != 1:
+        if isinstance(X, np.ndarray):  # in the units of their spread, which any solver likes
+            mean, spread = X.mean(axis=0), X.std(axis=0)
+            spread[~(spread > 0)] = 1.0
+            X, rows = (X - mean) / spread, (rows - mean) / spread
         problem = DROProblem(
             X, codes, loss=loss, uncertainty=CVaR(1.0), shift_cost=1.0, l2_reg=_L2_REG,
             sample_weight=weight, fit_intercept=True,

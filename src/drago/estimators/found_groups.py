@@ -271,6 +271,12 @@ def _loss(classes: Array | None) -> Loss:
     return Logistic() if classes.size == 2 else Multinomial()
 
 
+def target_of(y: Any, n: int, task: str) -> tuple[Array, Loss, Array | None]:
+    """The target as its loss takes it, the loss, and the classes where there are some."""
+    target, classes = _target(y, n, _classifies(None, y, task))
+    return target, _loss(classes), classes
+
+
 def _is_estimator(name: str, model: Any) -> bool:
     """Whether it is one, and neither None nor, for a baseline, "auto"."""
     if model is None or (name == "baseline" and isinstance(model, str) and model == "auto"):

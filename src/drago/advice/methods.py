@@ -1,0 +1,179 @@
+"""What an audit tries on the training rows of a fold, and how a recommended one is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
+from drago.estimators.columns import Columns, is_frame
+from drago.estimators.group_finder import GroupFinder
+from drago.scorers import row_losses
+from drago.terms.uncertainty import CVaR
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+MEAN, ROBUST, FOUND = "mean fit", "robust fit", "mean fit + found groups"
+INTERACTIONS, REWEIGHTED, TREES = "mean fit + group interactions", "reweighted", "boosted trees"
+# Folds of the choice within a fold.
+_INNER = 3
+_TREES = {"max_iter": 100, "max_leaf_nodes": 15}
+
+
+def preparation(X: Any, columns: Columns) -> tuple[Any, str]:
+    """Numbers scaled, words as 0 and 1, holes filled; and the same in words of Python."""
+    if not is_frame(X):
+        if np.isnan(np.asarray(X, dtype=np.float64)).any():
+            steps = SimpleImputer(strategy="median", add_indicator=True), StandardScaler()
+            code = "SimpleImputer(strategy='median', add_indicator=True), StandardScaler()"
+            return make_pipeline(*steps), f"make_pipeline({code})"
+        return StandardScaler(), "StandardScaler()"
+    words = [column.name for column in columns.all if column.kind == "words"]
+    numbers = [column.name for column in columns.all if column.kind != "words"]
+    fill = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    encode = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5, drop=None)
+    parts = [(fill, numbers)] * bool(numbers) + [(encode, words)] * bool(words)
+    lines = []
+    if numbers:
+        lines.append(
+            f"    (make_pipeline(SimpleImputer(strategy='median'), StandardScaler()), {numbers}),"
+        )
+    if words:
+        lines.append(
+            f"    (OneHotEncoder(handle_unknown='infrequent_if_exist', min_frequency=5), {words}),"
+        )
+    made = make_column_transformer(*parts, sparse_threshold=0.0)
+    whole = ["make_column_transformer(", *lines, "    sparse_threshold=0.0,", ")"]
+    return made, "\n".join(whole)
+
+
+def rows_of(X: Any, index: Array) -> Any:
+    """Some rows of an array or a frame."""
+    return X.iloc[index] if is_frame(X) else X[index]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data, and what is to be done with it."""
+
+    X: Any
+    y: Array
+    groups: Array | None
+    weight: Vector
+    classifies: bool
+    prepare: Any
+    seed: int
+
+    @property
+    def names(self) -> list[str]:
+        """What is tried."""
+        own = [] if self.groups is None else [INTERACTIONS, REWEIGHTED]
+        return [MEAN, ROBUST, FOUND, *own, TREES]
+
+    def plain(self, *given: Any, **settings: Any) -> Any:
+        return (DROClassifier if self.classifies else DRORegressor)(*given, **settings)
+
+    def trees(self) -> Any:
+        kind = HistGradientBoostingClassifier if self.classifies else HistGradientBoostingRegressor
+        return kind(**_TREES, random_state=self.seed)
+
+    def chosen(self, X: Any, rows: Array, **settings: Any) -> Any:
+        """The choice among robust fits under the cap, on prepared rows."""
+        kind = DROClassifierCV if self.classifies else DRORegressorCV
+        groups = None if self.groups is None else self.groups[rows]
+        model = kind(cv=_INNER, random_state=self.seed, **settings)
+        return model.fit(X, self.y[rows], sample_weight=self.weight[rows], groups=groups)
+
+    def balanced(self, rows: Array) -> Vector:
+        """Weights that make all groups count alike."""
+        assert self.groups is not None
+        codes = np.unique(self.groups[rows], return_inverse=True)[1].reshape(-1)
+        mass = np.bincount(codes, weights=self.weight[rows])
+        return self.weight[rows] / mass[codes]
+
+    def crossed(self, X: Matrix, rows: Array) -> Matrix:
+        """Features, groups, and their products."""
+        assert self.groups is not None
+        labels = np.unique(self.groups)[1:]
+        own = [(self.groups[rows] == label).astype(np.float64)[:, None] for label in labels]
+        return np.hstack([X, *own, *(X * each for each in own)])
+
+    def judge_fold(self, train: Array, test: Array) -> dict[str, Any]:
+        """Losses of each method on the test rows, and groups found on the training rows."""
+        prepare = self.prepare_on(train)
+        here, there = (
+            np.asarray(prepare.transform(rows_of(self.X, rows)), dtype=np.float64)
+            for rows in (train, test)
+        )
+        y, weight = self.y[train], self.weight[train]
+        robust = self.chosen(here, train)
+        reg = robust.cv_results_["l2_reg"][robust.reference_index_]
+        finder = GroupFinder(
+            task="classification" if self.classifies else "regression", random_state=self.seed
+        ).fit(rows_of(self.X, train), y)
+        found = [finder.transform(rows_of(self.X, rows)) for rows in (train, test)]
+
+        def mean(X: Any, weights: Vector = weight) -> Any:
+            return self.plain(CVaR(1.0), l2_reg=reg).fit(X, y, sample_weight=weights)
+
+        models: dict[str, tuple[Any, Any]] = {
+            MEAN: (mean(here), there),
+            ROBUST: (robust, there),
+            FOUND: (mean(np.hstack([here, found[0]])), np.hstack([there, found[1]])),
+        }
+        if self.groups is not None:
+            models[INTERACTIONS] = mean(self.crossed(here, train)), self.crossed(there, test)
+            models[REWEIGHTED] = mean(here, self.balanced(train)), there
+        models[TREES] = self.trees().fit(here, y, sample_weight=weight), there
+        losses = [row_losses(*models[name], self.y[test]) for name in self.names]
+        proba = None
+        if self.classifies:
+            proba = [models[name][0].predict_proba(models[name][1]) for name in self.names]
+        return {
+            "rows": test,
+            "losses": np.array(losses),
+            "found": finder.found_.labels(rows_of(self.X, test)),
+            "probabilities": proba,
+        }
+
+    def prepare_on(self, rows: Array) -> Any:
+        from sklearn.base import clone
+
+        return clone(self.prepare).fit(rows_of(self.X, rows))
+
+    def made(
+        self, name: str, params: dict[str, Any], reg: float
+    ) -> tuple[Any, str, dict[str, Any]]:
+        """A pipeline for a method, its last step in words, and what its fit is given besides."""
+        last: Any = self.plain(CVaR(1.0), l2_reg=reg)
+        given: dict[str, Any] = {"sample_weight": self.weight}
+        if name == ROBUST:
+            last = self.plain(
+                params["uncertainty"],
+                shift_cost=params["shift_cost"],
+                l2_reg=params["l2_reg"],
+                baseline=params["baseline"],
+            )
+            if params["uncertainty"].needs_groups:
+                given["groups"] = self.groups
+        elif name == REWEIGHTED:
+            given["sample_weight"] = self.balanced(np.arange(self.y.shape[0]))
+        elif name == TREES:
+            last = self.trees()
+        prepare = self.prepare
+        if name == FOUND:
+            task = "classification" if self.classifies else "regression"
+            prepare = make_union(prepare, GroupFinder(task=task, random_state=self.seed))
+        pipe = make_pipeline(prepare, last)
+        step = pipe.steps[-1][0]
+        return pipe, repr(last), {f"{step}__{key}": value for key, value in given.items()}
