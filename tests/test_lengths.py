@@ -18,6 +18,7 @@ import drago.scorers
 torch = pytest.importorskip("torch")
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
+pyplot = pytest.importorskip("matplotlib.pyplot")
 
 import drago.torch_engine  # noqa: E402
 from drago.torch_engine import AutogradProblem, RobustLoss, TensorOracle  # noqa: E402
@@ -66,7 +67,7 @@ AUTOGRAD = autograd(shift_cost=0.1)
 @pytest.fixture(scope="module", autouse=True)
 def _no_figures_left():
     yield
-    matplotlib.pyplot.close("all")
+    pyplot.close("all")
 
 
 def call(function, settings=None, /, **arrays):
