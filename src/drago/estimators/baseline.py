@@ -74,6 +74,7 @@ def out_of_fold_losses(
     groups: Array | None = None,
     seed: int = 0,
     labels: Array | None = None,
+    n_folds: int = N_FOLDS,
 ) -> Vector:
     """The loss of each row under a model that was fitted on the rows of other folds.
 
@@ -96,10 +97,11 @@ def out_of_fold_losses(
     labels : array of shape (n_classes,), optional
         What the classes are called where an estimator is fitted, in their order; their numbers
         where they are not given.
+    n_folds : int
     """
     n = y.shape[0]
     weight = np.ones(n) if weight is None else weight
-    splits = folds(y, loss.is_classification, groups, seed)
+    splits = folds(y, loss.is_classification, groups, seed, n_folds)
     if not (isinstance(model, str) and model == "auto"):
         raw = _raw_out_of_fold(model, X, y, loss, weight, splits, labels)
         return loss.evaluate(y, raw)[0]

@@ -21,6 +21,9 @@ from drago.terms.uncertainty import CVaR, Grouped, Simplex, UncertaintySet
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 
+# Folds within the training rows of a fold, for what is attainable on them.
+_NESTED = 3
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -137,7 +140,7 @@ class Fold:
         if self.finds_groups:
             linear = out_of_fold_losses(
                 "linear", self.X[fitted], self.y[fitted], self.loss,
-                weight=self.weight[fitted], seed=self.seed,
+                weight=self.weight[fitted], seed=self.seed, n_folds=_NESTED,
             )  # fmt: skip
             leaves = found_leaves(
                 self.X[fitted], linear - attainable, self.weight[fitted], self.seed
@@ -152,6 +155,7 @@ class Fold:
         return out_of_fold_losses(
             self.baseline, self.X[rows], self.y[rows], self.loss, weight=self.weight[rows],
             groups=None if self.groups is None else self.groups[rows], seed=self.seed,
+            n_folds=_NESTED,
         )  # fmt: skip
 
     def _problem(self, candidate: Candidate, rows: Array, attainable: Vector) -> DROProblem:
