@@ -155,7 +155,7 @@ MOST_LINES = 500
 # Top-level imports of other packages, and the modules that may have them.
 TOP_LEVEL = {
     "numba": {"kernels"},
-    "sklearn": {"estimators", "scorers"},
+    "sklearn": {"estimators", "scorers", "advice"},
     "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
     "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting"},

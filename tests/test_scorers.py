@@ -97,7 +97,7 @@ def test_a_column_of_a_frame_names_the_groups():
 
 def test_in_a_grid_search():
     levels = {"uncertainty__tail_fraction": [1.0, 0.3, 0.1]}
-    search = GridSearchCV(drago.DROClassifier(), levels, scoring=tail_loss_scorer(0.1)).fit(
+    search = GridSearchCV(drago.DROClassifier("cvar"), levels, scoring=tail_loss_scorer(0.1)).fit(
         X, LABELS
     )
     assert search.best_params_["uncertainty__tail_fraction"] in (1.0, 0.3, 0.1)

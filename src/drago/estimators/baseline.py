@@ -34,9 +34,10 @@ _LEAST_PROBABILITY = 1e-4
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of the linear fit, and of the trees, which have to be good quickly rather than perfect.
 _L2_REG = 1e-3
-_TREES: dict[str, Any] = {
-    "max_iter": 150, "max_leaf_nodes": 15, "early_stopping": True, "n_iter_no_change": 8,
-}  # fmt: skip
+_TREES = {"max_iter": 150, "max_leaf_nodes": 15, "n_iter_no_change": 8}
+# Rows, and rows of the rarest class, from which on a part of them can tell when to stop; with fewer
+# there are so many trees.
+_LEAST_ROWS, _LEAST_OF_CLASS, _FEW_TREES = 500, 25, 50
 # Entries of X up to which trees are grown by one thread: several wait for each other, for minutes
 # on a busy machine.
 _SMALL = 1 << 21
@@ -105,9 +106,7 @@ def out_of_fold_losses(
     if not (isinstance(model, str) and model == "auto"):
         raw = _raw_out_of_fold(model, X, y, loss, weight, splits, labels)
         return loss.evaluate(y, raw)[0]
-    trees = (
-        HistGradientBoostingClassifier if loss.is_classification else HistGradientBoostingRegressor
-    )(**_TREES, random_state=seed)
+    trees = _trees(y, loss, len(splits), seed)
     dense = X if isinstance(X, np.ndarray) else X.toarray()
     threads = 1 if dense.size <= _SMALL else None
     with threadpool_limits(threads, user_api="openmp"):
@@ -124,6 +123,17 @@ def out_of_fold_losses(
         best = min(mixtures, key=lambda losses: float(weight[train] @ losses[train]))
         out[test] = best[test]
     return out
+
+
+def _trees(y: Array, loss: Loss, n_folds: int, seed: int) -> Any:
+    """Boosted trees that know when to stop, where there are rows enough to tell."""
+    fitted, kind = y.size * (n_folds - 1) // n_folds, HistGradientBoostingRegressor
+    stops = fitted >= _LEAST_ROWS
+    if loss.is_classification:
+        kind = HistGradientBoostingClassifier
+        stops = stops and np.bincount(y.astype(np.intp)).min() >= _LEAST_OF_CLASS
+    settings = _TREES if stops else {**_TREES, "max_iter": _FEW_TREES}
+    return kind(**settings, early_stopping=stops, random_state=seed)
 
 
 def _raw_out_of_fold(
