@@ -322,6 +322,21 @@ TABLE = {
     "plotting.ConvergenceDisplay": {
         "": displayed(plots.ConvergenceDisplay, passes=Q, seconds=Y, rel_gap=P),
     },
+    "plotting.TradeOffDisplay": {
+        "": call(
+            lambda **given: plots.TradeOffDisplay(names=["a", "b"], **given).plot(),
+            mean=np.array([1.0, 2.0]),
+            worst=np.array([2.0, 1.0]),
+        ),
+        "from_path": call(
+            lambda **given: plots.TradeOffDisplay.from_path(
+                drago.robust_path(X, Y, tail_fractions=[1.0, 0.5]), **given
+            ),
+            X=X,
+            y=Y,
+            groups=GROUPS,
+        ),
+    },
     "plotting.FoundGroupsDisplay": {
         "": call(
             lambda **given: plots.FoundGroupsDisplay(rules=["a", "b"], **given).plot(),

@@ -38,6 +38,7 @@ from drago.plotting import (
     SimplexDisplay,
     SortedLossDisplay,
     TailRiskDisplay,
+    TradeOffDisplay,
     WeightsDisplay,
 )
 from drago.plotting._axes import COLOURS, power_of_ten
@@ -552,3 +553,27 @@ def test_long_rules_are_cut_and_intervals_without_ends_drawn():
     display.figure_.canvas.draw()
     with pytest.raises(ValueError, match="one entry per group"):
         FoundGroupsDisplay(rules=["a"], above=[1.0, 2.0], low=[0.0, 0.0], high=[3.0, 3.0])
+
+
+def test_a_trade_off_of_a_path_and_of_a_comparison():
+    rng = np.random.default_rng(0)
+    X, groups = rng.normal(size=(200, 2)), np.arange(200) % 4 == 0
+    y = np.where(groups, -1.0, 1.0) * X[:, 0] + rng.normal(size=200)
+    path = drago.robust_path(X[:100], y[:100], tail_fractions=[1.0, 0.3])
+    display = TradeOffDisplay.from_path(path, X[100:], y[100:], groups=groups[100:])
+    models = {
+        f"tail {tail:g}": DRORegressor(CVaR(tail)).fit(X[:100], y[:100]) for tail in (1.0, 0.3)
+    }
+    found = drago.compare(models, X[100:], y[100:], groups=groups[100:], baseline=None)
+    other = TradeOffDisplay.from_result(found, s=50)
+    # Solved to a relative gap of 1e-4.
+    assert_allclose(display.points_.get_offsets(), other.points_.get_offsets(), rtol=0.02)
+    assert [text.get_text() for text in display.texts_] == display.names == ["tail 1", "tail 0.3"]
+    assert other.names == display.names and other.points_.get_sizes().tolist() == [50]
+    assert other.ax_.get_ylabel() == "loss of the worst group"
+    tail = TradeOffDisplay.from_result(found, metric="tail_excess")
+    assert_allclose(tail.worst, found.table["tail_excess"])
+    with pytest.raises(ValueError, match="metric must be one of"):
+        TradeOffDisplay.from_result(found, metric="best")
+    with pytest.raises(ValueError, match="names must have one entry per model"):
+        TradeOffDisplay(names=["a"], mean=[1.0, 2.0], worst=[1.0, 2.0])

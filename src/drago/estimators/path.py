@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from drago._frames import as_frame
 from drago._interrupts import interruptible
-from drago._validation import check_number, shown
+from drago._validation import check_features, check_number, shown
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
 from drago.solvers.solve import solve
@@ -37,6 +37,7 @@ class RobustPath:
         One a model, with its certificate and its weights.
     time : float
         Seconds for all of them.
+    loss : Loss
     """
 
     tail_fractions: Vector
@@ -46,6 +47,7 @@ class RobustPath:
     intercepts: Vector
     results: tuple[SolverResult, ...]
     time: float
+    loss: Any = None
 
     def __len__(self) -> int:
         return len(self.results)
@@ -218,7 +220,19 @@ def robust_path(
         intercepts=np.array([result.intercept for result in results]),
         results=results,
         time=time.perf_counter() - began,
+        loss=problem.loss,
     )
+
+
+def losses_on(path: RobustPath, X: Any, y: Any) -> Vector:
+    """The losses of some rows under each model of a path, of shape (n_models, n)."""
+    X = check_features(X)
+    target = path.loss.check_target(y, X.shape[0])
+    found = []
+    for coef, intercept in zip(path.coefs, path.intercepts):
+        raw = np.asarray(X @ np.atleast_2d(coef).T + intercept, dtype=np.float64)
+        found.append(path.loss.evaluate(target, np.ascontiguousarray(raw))[0])
+    return np.array(found)
 
 
 def _easy_first(

@@ -10,6 +10,7 @@ from drago.plotting.convergence import ConvergenceDisplay
 from drago.plotting.groups import FoundGroupsDisplay
 from drago.plotting.losses import SortedLossDisplay, TailRiskDisplay
 from drago.plotting.simplex import SimplexDisplay
+from drago.plotting.trade_off import TradeOffDisplay
 from drago.plotting.weights import WeightsDisplay
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "SimplexDisplay",
     "SortedLossDisplay",
     "TailRiskDisplay",
+    "TradeOffDisplay",
     "WeightsDisplay",
 ]
