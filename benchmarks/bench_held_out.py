@@ -70,7 +70,7 @@ TUNED = ("cv", "cv groups", "found features", "trees")
 LIMITS = {"mean": 2.0, "tuned mean": 3.0}
 FIELDS = (
     "data", "split", "method", "mean_loss", "worst_group", "worst_group_excess", "tail_excess",
-    "group_loss", "group_excess", "collapsed", "warned", "seconds", "chosen",
+    "collapsed", "warned", "seconds", "chosen",
 )  # fmt: skip
 
 
@@ -151,19 +151,16 @@ def one_split(
     losses = row_losses(model, there, y[judge])
     excess = losses - baseline[judge]
     labels = np.unique(groups[judge])
-    by_group = {str(g): float(losses[groups[judge] == g].mean()) for g in labels}
-    over = {str(g): float(excess[groups[judge] == g].mean()) for g in labels}
+    inside = [groups[judge] == g for g in labels]
     p = np.full(losses.size, 1.0 / losses.size)
     last = model[-1] if hasattr(model, "steps") else model
     return {
         "data": data.name,
         "method": method,
         "mean_loss": float(losses.mean()),
-        "worst_group": max(by_group.values()),
-        "worst_group_excess": max(over.values()),
+        "worst_group": max(float(losses[rows].mean()) for rows in inside),
+        "worst_group_excess": max(float(excess[rows].mean()) for rows in inside),
         "tail_excess": tail_mean(excess, p, 0.1),
-        "group_loss": by_group,
-        "group_excess": over,
         "collapsed": skill(model, here, y[fit], data.task) < 0.5 * mean_skill,
         "warned": warned,
         "seconds": seconds,

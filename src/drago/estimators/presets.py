@@ -1,4 +1,4 @@
-"""Questions about risk by name: what each was measured to do stands in docs/defaults.md."""
+"""Questions about risk by name: what each was measured to do stands in docs/when_it_helps.md."""
 
 from __future__ import annotations
 

@@ -149,19 +149,20 @@ class TradeOffDisplay:
         self.points_ = ax.scatter(self.mean, self.worst, **style)
         ax.axvline(self.mean[0], **REFERENCE)
         ax.axhline(self.worst[0], **REFERENCE)
-        # The names go to the side where there is more room.
+        # The names go to the side where there is more room, those of neighbours above and below.
         low, high = float(self.mean.min()), float(self.mean.max())
         middle = 0.5 * (low + high)
+        rank = np.argsort(np.argsort(self.worst))
         self.texts_ = [
             ax.annotate(
                 name,
                 (x, y),
-                xytext=(5 if x <= middle else -5, 3),
+                xytext=(5 if x <= middle else -5, 3 if rank[k] % 2 else -10),
                 textcoords="offset points",
                 ha="left" if x <= middle else "right",
                 fontsize="small",
             )
-            for name, x, y in zip(self.names, self.mean, self.worst)
+            for k, (name, x, y) in enumerate(zip(self.names, self.mean, self.worst))
         ]
         ax.margins(0.15)
         ax.set_xlabel("mean loss")
