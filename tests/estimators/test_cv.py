@@ -131,6 +131,25 @@ def test_the_error_is_that_of_paired_differences():
     assert found.gain_error[2] == pytest.approx((losses[0] - losses[2]).std() / np.sqrt(50))
 
 
+def test_weight_k_is_k_rows():
+    rng = np.random.default_rng(0)
+    losses, groups = rng.exponential(size=(2, 50)), rng.integers(0, 2, 50)
+    weight = rng.integers(1, 4, 50)
+    rows = np.repeat(np.arange(50), weight)
+    mean_fits, zeros = np.array([True, False]), np.zeros(rows.size)
+    for criterion in ("mean", "worst_group", "tail"):
+        one = choose(
+            [HeldOut(losses, weight * 1.0, zeros[:50], groups)], mean_fits, criterion, 0.1, 2
+        )
+        two = choose(
+            [HeldOut(losses[:, rows], np.ones(rows.size), zeros, groups[rows])],
+            mean_fits, criterion, 0.1, 2,
+        )  # fmt: skip
+        np.testing.assert_allclose(one.criterion, two.criterion, rtol=1e-12)
+        if criterion != "tail":  # whose rows are cut at a quantile
+            np.testing.assert_allclose(one.gain_error, two.gain_error, rtol=1e-12)
+
+
 def test_the_cap_and_the_standard_error():
     """A model that is better in the worst group, by how much and at what price."""
     groups = np.repeat([0, 1], 100)

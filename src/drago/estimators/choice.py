@@ -173,7 +173,7 @@ def _worst_groups(
 
 
 def _error(values: Vector, weight: Vector) -> float:
-    """The standard error of a weighted mean."""
-    p = weight / weight.sum()
-    mean = float(p @ values)
-    return float(np.sqrt(p**2 @ (values - mean) ** 2))
+    """The standard error of a mean, where weight k is k rows."""
+    total = float(weight.sum())
+    mean = float(weight @ values) / total
+    return float(np.sqrt(weight @ (values - mean) ** 2)) / total

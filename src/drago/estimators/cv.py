@@ -68,6 +68,8 @@ class _ChosenByCV:
         if sample_weight is not None or classifies:
             judged = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
             judged = np.where(weight > 0, judged, 0.0)
+        if judged.max() < 1:  # weights that are no numbers of rows count as one each in the mean
+            judged = judged / judged[judged > 0].mean()
         if groups is not None:
             check_groups(groups, n)
             groups = np.asarray(groups)
@@ -259,7 +261,8 @@ random_state, device : as for `DRORegressor`
     Notes
     -----
     Of the models under the cap, the one with the least criterion is taken if it beats the best mean
-    fit by more than one standard error of the paired difference; otherwise the best mean fit is. An
+    fit by more than one standard error of the paired difference (weight k counts as k rows; weights
+    below 1 as one row in the mean); otherwise the best mean fit is. An
     interrupt ends the search: the choice rests on the folds that were done, and
     `KeyboardInterrupt` is raised after the fit on all rows.
     """
@@ -366,7 +369,8 @@ random_state, device : as for `DROClassifier`
     Notes
     -----
     Of the models under the cap, the one with the least criterion is taken if it beats the best mean
-    fit by more than one standard error of the paired difference; otherwise the best mean fit is. An
+    fit by more than one standard error of the paired difference (weight k counts as k rows; weights
+    below 1 as one row in the mean); otherwise the best mean fit is. An
     interrupt ends the search: the choice rests on the folds that were done, and
     `KeyboardInterrupt` is raised after the fit on all rows.
     """
