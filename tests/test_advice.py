@@ -70,6 +70,28 @@ def test_the_table_by_hand():
     assert line["low"] < line["change"] < line["high"]
 
 
+def test_rows_judged_twice_are_drawn_together():
+    """Two equal judgements of each row say what one says, intervals included."""
+    rng = np.random.default_rng(1)
+    n = 120
+    losses, weight = rng.exponential(size=(2, n)), rng.integers(1, 4, n).astype(float)
+    baseline, groups = rng.exponential(size=n), rng.choice(["x", "y"], n)
+    found, parts, calibration = rng.integers(0, 2, n), np.zeros(n), np.full(2, np.nan)
+    once = Judged(losses, weight, baseline, groups, found, parts, calibration)
+    both = np.tile(np.arange(n), 2)
+    twice = Judged(
+        losses[:, both], weight[both] / 2, baseline[both], groups[both], found[both], parts[both],
+        calibration, both,
+    )  # fmt: skip
+    one, two = (side_by_side(["a", "b"], "a", judged) for judged in (once, twice))
+    assert one.n_rows == two.n_rows == n
+    for name in METRICS:
+        for end in ("", "_change", "_low", "_high"):
+            assert one.table[name + end] == pytest.approx(two.table[name + end])
+    for name in ("rows", "loss", "change", "low", "high"):
+        assert one.groups[name] == pytest.approx(two.groups[name])
+
+
 def test_paired_intervals_cover():
     """Two models whose mean losses differ by 0.1: in at least 88 of 100 draws it is inside.
 
@@ -178,7 +200,7 @@ def test_classifiers_and_regressors_do_not_mix():
 @pytest.fixture(scope="module")
 def audited():
     table, y = data(600)
-    return drago.audit(table, y, groups="kind", verbose=0, time_budget=600)
+    return drago.audit(table, y, groups="kind", verbose=0, n_repeats=1, time_budget=600)
 
 
 def test_an_audit_says_what_helps(audited):
@@ -211,7 +233,40 @@ def test_classes_without_groups(capsys):
     assert found.comparison.models[-1] == "boosted trees" and len(found.comparison.models) == 4
     assert "Judged on 1 of 5 folds" in found.notes[0]
     assert set(found.model.predict(table[["a", "b", "c"]].to_numpy())) <= {"up", "down"}
-    assert capsys.readouterr().out.startswith("audit: fold 1 of 5")
+    assert capsys.readouterr().out.startswith("audit: pass 1, fold 1 of 5")
+
+
+@pytest.mark.slow
+def test_shuffled_labels_claim_nothing():
+    """Where the target is shuffled, nothing helps, and the verdict says so.
+
+    Four methods have intervals of 95%: of six audits, some may claim by chance, but few, and they
+    still recommend a model that is no worse than the mean fit by more than the cap.
+    """
+    quiet = 0
+    for seed in range(6):
+        table, y = data(400, seed=seed)
+        y = np.random.default_rng(seed).permutation(y)
+        found = drago.audit(
+            table, y, groups="kind", n_repeats=1, time_budget=600, random_state=seed, verbose=0
+        )
+        quiet += not found.verdict[0].startswith("Robustness helps") and found.verdict[
+            1
+        ].startswith("Nothing that was tried")
+        line = found.comparison.line(found.recommended)
+        assert line["mean_loss_change"] <= 0.01 * found.comparison.line("mean fit")["mean_loss"]
+    assert quiet >= 4
+
+
+def test_repeated_folds_judge_every_row_again():
+    table, y = data(150)
+    found = drago.audit(
+        table[["a", "b"]], y, groups=table["kind"], n_repeats=2, time_budget=600, verbose=0
+    )
+    assert found.notes == ["Judged on 10 folds, 5 a pass over the rows."]
+    assert found.comparison.n_rows == 150 and found.comparison.losses.shape == (6, 300)
+    with pytest.raises(ValueError, match="n_repeats"):
+        drago.audit(table[["a", "b"]], y, n_repeats=0)
 
 
 def test_many_rows_are_sampled(monkeypatch):

@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._interrupts import interruptible
-from drago._validation import check_groups, check_number, check_sample_weight, refuse_masked
+from drago._validation import (
+    check_groups,
+    check_integer,
+    check_number,
+    check_sample_weight,
+    refuse_masked,
+)
 from drago.advice.compare import attained
 from drago.advice.methods import (
     INTERACTIONS,
@@ -83,6 +89,7 @@ def audit(
     sample_weight: Any = None,
     *,
     task: str = "auto",
+    n_repeats: int = 3,
     time_budget: float = 60.0,
     random_state: int = 0,
     verbose: int = 1,
@@ -103,6 +110,8 @@ def audit(
         features.
     sample_weight : array of shape (n,), optional
     task : {"auto", "regression", "classification"}
+    n_repeats : int
+        How often every row is judged, in other folds each time, where there is time for it.
     time_budget : float
         Seconds after which no other fold is begun; the first one is always finished, and so is the
         fit of the recommended model.
@@ -122,6 +131,7 @@ def audit(
     new row, so they are reported and not recommended. Of more than 20,000 rows, so many are drawn.
     """
     began = time.perf_counter()
+    check_integer("n_repeats", n_repeats, low=1)
     check_number("time_budget", time_budget, low=0)
     refuse_masked("X", X)
     notes: list[str] = []
@@ -152,7 +162,7 @@ def audit(
         groups=None if labels is None else labels[index],
         weight=weight[index],
     )
-    comparison = _tried(part, target[index], loss, began, time_budget, notes, verbose)
+    comparison = _tried(part, target[index], loss, n_repeats, began, time_budget, notes, verbose)
     recommended = _recommended(comparison, labels is not None)
     prepared = part.prepare_on(np.arange(index.size)).transform(part.X)
     tuned = part.chosen(np.asarray(prepared, dtype=np.float64), np.arange(index.size))
@@ -171,7 +181,14 @@ def _are_names(groups: Any, X: Any) -> bool:
 
 
 def _tried(
-    task: Task, y: Array, loss: Any, began: float, budget: float, notes: list[str], verbose: int
+    task: Task,
+    y: Array,
+    loss: Any,
+    n_repeats: int,
+    began: float,
+    budget: float,
+    notes: list[str],
+    verbose: int,
 ) -> Comparison:
     """All methods on the folds that there was time for."""
     columns, values = Columns.of(task.X)
@@ -180,25 +197,35 @@ def _tried(
     codes = None
     if task.groups is not None:
         codes = np.unique(task.groups, return_inverse=True)[1].reshape(-1)
-    splits = folds(y, task.classifies, codes, task.seed)
+    splits = [
+        split
+        for repeat in range(n_repeats)
+        for split in folds(y, task.classifies, codes, task.seed + repeat)
+    ]
+    once = len(splits) // n_repeats
     found: list[dict[str, Any]] = []
+    last = began
     try:
         for k, (train, test) in enumerate(splits):
-            if found and time.perf_counter() - began > budget * (1.0 - 1.0 / (len(splits) + 1)):
+            spent = time.perf_counter() - began
+            # The fit of the recommended model takes about as long as a fold.
+            if found and spent + 2.0 * (time.perf_counter() - last) > budget:
                 break
+            last = time.perf_counter()
             found.append(task.judge_fold(train, test))
             if verbose:
-                spent = time.perf_counter() - began
-                print(f"audit: fold {k + 1} of {len(splits)}, {spent:.0f} s", flush=True)
+                _tell(k, once, time.perf_counter() - began)
     except KeyboardInterrupt:
         if not found:
             raise
         notes.append("Interrupted.")
-    if len(found) < len(splits):
+    if len(found) < once:
         notes.append(
-            f"Judged on {len(found)} of {len(splits)} folds, in the time that there was; more "
+            f"Judged on {len(found)} of {once} folds, in the time that there was; more "
             "time_budget narrows the intervals."
         )
+    elif len(found) > once:
+        notes.append(f"Judged on {len(found)} folds, {once} a pass over the rows.")
     rows = np.concatenate([each["rows"] for each in found])
     losses = np.hstack([each["losses"] for each in found])
     errors = np.full(len(task.names), np.nan)
@@ -208,16 +235,23 @@ def _tried(
         for k in range(len(task.names)):
             p = np.vstack([each["probabilities"][k] for each in found])
             errors[k] = calibration_error(p, labels, task.weight[rows])
+    _, names, times = np.unique(rows, return_inverse=True, return_counts=True)
     judged = Judged(
         losses,
-        task.weight[rows],
+        task.weight[rows] / times[names],
         attainable[rows],
         None if task.groups is None else task.groups[rows],
         np.concatenate([each["found"] for each in found]),
         np.concatenate([np.full(each["rows"].size, k) for k, each in enumerate(found)]),
         errors,
+        names.reshape(-1),
     )
     return side_by_side(task.names, MEAN, judged, task.seed)
+
+
+def _tell(k: int, once: int, spent: float) -> None:
+    which = f"pass {k // once + 1}, fold {k % once + 1} of {once}"
+    print(f"audit: {which}, {spent:.0f} s", flush=True)
 
 
 def _recommended(found: Comparison, has_groups: bool) -> str:

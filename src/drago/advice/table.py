@@ -89,6 +89,9 @@ class Judged:
     parts : array of int of shape (n_rows,)
         In which part of the rows groups were found by the same tree.
     calibration : array of shape (n_models,)
+    names : array of int of shape (n_rows,) or None
+        Which row each is, from 0 on, where some were judged more than once: intervals draw all of
+        a row's judgements together.
     """
 
     losses: Matrix
@@ -98,17 +101,27 @@ class Judged:
     found: Array | None
     parts: Array
     calibration: Vector
+    names: Array | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows were judged."""
+        return self.weight.size if self.names is None else int(self.names.max()) + 1
+
+    def of_rows(self, values: Array) -> Array:
+        """A vector of the rows, for their judgements."""
+        return values if self.names is None else values[..., self.names]
 
 
 def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 0) -> Comparison:
     """The table of some models."""
-    first, n = models.index(reference), judged.weight.size
+    first, n = models.index(reference), judged.n_rows
     metrics = _metrics(judged)
     values = metrics(judged.weight[None, :])[0]
     rng, draws = np.random.default_rng(seed), []
     for _ in range(0, _RESAMPLES, _CHUNK):
         counts = rng.multinomial(n, np.full(n, 1.0 / n), size=_CHUNK)
-        draws.append(metrics(counts * judged.weight))
+        draws.append(metrics(judged.of_rows(counts) * judged.weight))
     drawn = np.concatenate(draws)  # resamples x metrics x models
     change = values - values[:, [first]]
     low, high = np.quantile(drawn - drawn[:, :, [first]], [0.025, 0.975], axis=0)
@@ -185,11 +198,12 @@ def _by_group(models: list[str], first: int, judged: Judged) -> dict[str, Any]:
     for label in np.unique(judged.groups):
         inside = judged.groups == label
         p = judged.weight[inside] / judged.weight[inside].sum()
+        rows = np.flatnonzero(inside) if judged.names is None else judged.names[inside]
         for k, name in enumerate(models):
             away = judged.losses[k, inside] - judged.losses[first, inside]
             change = float(p @ away)
-            half = 1.96 * float(np.sqrt(p**2 @ (away - change) ** 2))
-            line = (label, int(inside.sum()), name, float(p @ judged.losses[k, inside]), change,
+            half = 1.96 * float(np.linalg.norm(np.bincount(rows, p * (away - change))))
+            line = (label, np.unique(rows).size, name, float(p @ judged.losses[k, inside]), change,
                     change - half, change + half)  # fmt: skip
             for column, value in zip(columns.values(), line):
                 column.append(value)

@@ -29,7 +29,7 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         Which reweightings of the rows the model has to stand. "mild" is ``ESRM(0.4)``: the worst
         row counts 1.2 times, the best one 0.8 times. "worst_group" is ``Grouped(Simplex())``, which
         needs ``groups`` in `fit` or `group_columns`; with ``groups=y`` it is the classes that are
-        reweighted. "excess_tail" is ``CVaR(0.1)`` with ``baseline="auto"``. Short names: "cvar"
+        reweighted. "excess_tail" is ``CVaR(0.2)`` with ``baseline="auto"``. Short names: "cvar"
         (``CVaR(0.1)``), "extremile", "esrm", "chi2_ball", "kl_ball", "simplex". Without a baseline,
         a raw ``CVaR`` of a small tail gives up on most data, see `skill_`.
     divergence : {"auto", "chi2", "kl"} or Divergence

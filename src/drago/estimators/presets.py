@@ -29,7 +29,7 @@ PRESETS = {
     # The worst row counts 1.2 times, the best one 0.8 times as much as in the mean.
     "mild": Preset(lambda: ESRM(0.4)),
     "worst_group": Preset(lambda: Grouped(Simplex())),
-    "excess_tail": Preset(lambda: CVaR(0.1), baseline="auto"),
+    "excess_tail": Preset(lambda: CVaR(0.2), baseline="auto"),
 }
 
 
