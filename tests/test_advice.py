@@ -143,7 +143,11 @@ def test_any_models_side_by_side():
     assert found.reference == "logistic" and found.n_rows == 200
     assert np.isfinite(found.table["calibration"]).all()
     text = str(found)
-    assert "worst group" in text and "paired 95% intervals" in text and "trees" in text
+    assert "worst group" in text and "paired 95%" in text and "trees" in text
+    unit = 0.01 * found.line("logistic")["mean_loss"]
+    robust = next(line for line in text.splitlines() if line.startswith("robust"))
+    assert f"{found.line('robust')['mean_loss_change'] / unit:+.1f} ±" in robust
+    assert max(map(len, text.splitlines())) <= 130
     other = drago.compare(models, X[200:], labels[200:], reference="trees", baseline=None)
     assert np.isnan(other.table["worst_group_loss"]).all()
     assert "worst group" not in str(other)

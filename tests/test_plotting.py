@@ -107,9 +107,43 @@ def test_models_that_cannot_be_shown(display, data):
     for unfitted in (DRORegressor(), make_pipeline(StandardScaler(), DRORegressor())):
         with pytest.raises(NotFittedError):
             display.from_estimator(unfitted, *extra)
-    with pytest.raises(TypeError, match=r"DRORegressor or a DROClassifier.*from_predictions"):
-        display.from_estimator(Ridge().fit(*data), *extra)
+    if display is ConvergenceDisplay:
+        with pytest.raises(TypeError, match=r"DRORegressor or a DROClassifier.* Ridge\(\)"):
+            display.from_estimator(Ridge().fit(*data))
+    if display is WeightsDisplay:
+        with pytest.raises(ValueError, match=r"uncertainty must be given for Ridge\(\)"):
+            display.from_estimator(Ridge().fit(*data), *data)
     assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize("display", [SortedLossDisplay, TailRiskDisplay])
+def test_losses_of_any_model(display, data):
+    X, y = data
+    model = make_pipeline(StandardScaler(), Ridge()).fit(X, y)
+    got = display.from_estimator(model, X, y)
+    expected = display.from_predictions(0.5 * (y - model.predict(X)) ** 2)
+    assert_allclose(got.line_.get_xydata(), expected.line_.get_xydata())
+    assert got.name == "Ridge"
+
+
+def test_weights_of_any_model(data):
+    X, y = data
+    model, weight = Ridge().fit(X, y), np.arange(len(y)) % 3
+    losses = 0.5 * (y - model.predict(X)) ** 2
+    got = WeightsDisplay.from_estimator(
+        model, X, y, uncertainty=CVaR(0.2), sample_weight=weight, ax=plt.subplots()[1]
+    )
+    there, p = weight > 0, weight[weight > 0] / weight.sum()
+    q = np.zeros(len(y))
+    q[there] = CVaR(0.2).worst_case(losses[there], 0.0, "chi2", p)
+    expected = WeightsDisplay.from_predictions(losses, q, sample_weight=weight, cap=5.0)
+    assert_allclose(got.times, expected.times)
+    assert got.cap == expected.cap and got.name == "CVaR(0.2)"
+    groups = np.arange(len(y)) % 4
+    by_group = WeightsDisplay.from_estimator(
+        model, X, y, uncertainty=drago.Grouped(CVaR(0.5)), groups=groups
+    )
+    assert np.unique(np.round(by_group.times, 9)).size <= 4
 
 
 @pytest.mark.parametrize("display", OF_DATA)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse as sp
+from scipy.stats import t as student
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -775,8 +776,11 @@ def test_the_report_is_that_of_numpy(loss, weighted):
     # The groups, the worst first.
     means = {g: p[names == g] @ losses[names == g] / p[names == g].sum() for g in set(names)}
     assert report.groups["group"].tolist() == sorted(means, key=lambda g: -means[g])
-    for g, rows, mass, share, mean in zip(*report.groups.values()):
+    for g, rows, mass, share, mean, low, high in zip(*report.groups.values()):
         assert rows == (names == g).sum() and mean == pytest.approx(means[g])
+        parts = p[names == g] / p[names == g].sum() * (losses[names == g] - mean)
+        half = student.ppf(0.975, rows - 1) * np.sqrt(rows / (rows - 1) * np.sum(parts**2))
+        assert (low, high) == (pytest.approx(mean - half), pytest.approx(mean + half))
         assert mass == pytest.approx(p[names == g].sum())
         assert share == pytest.approx(q[names == g].sum())
 
@@ -852,7 +856,7 @@ def test_a_report_can_be_read():
     assert lines[2].split() == ["worst", "10.0%", f"{report.tail_loss:.4g}"]
     assert lines[5].split() == ["row", "weight", "times", "loss"]
     assert lines[6].split()[0] == str(report.rows["row"][0])
-    assert lines[10].split() == ["group", "rows", "mass", "share", "loss"]
+    assert lines[10].split() == ["group", "rows", "mass", "share", "loss", "low", "high"]
     assert {line.split()[0] for line in lines[11:]} == {"True", "False"}
     assert len({len(line) for line in lines[5:9]}) == 1  # columns stand in line
     assert repr(report).startswith("WorstCaseReport(80 rows, mean_loss=")

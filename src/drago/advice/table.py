@@ -240,8 +240,9 @@ _NAMES = {
 
 
 def _lines(found: Comparison) -> list[str]:
-    table = found.table
+    table, first = found.table, found.models.index(found.reference)
     shown = [name for name in METRICS if np.isfinite(table[name]).any()]
+    unit = 0.01 * abs(float(table["mean_loss"][first])) or 1.0
     cells = [["", *(_NAMES[name] for name in shown)]]
     has_calibration = np.isfinite(table["calibration"]).any()
     if has_calibration:
@@ -250,9 +251,10 @@ def _lines(found: Comparison) -> list[str]:
         line = [model]
         for name in shown:
             text = f"{table[name][k]:.4f}"
-            if model != found.reference:
-                text += f" {table[name + '_change'][k]:+.4f}"
-                text += f" [{table[name + '_low'][k]:+.4f}, {table[name + '_high'][k]:+.4f}]"
+            if k != first:
+                change, low, high = (table[f"{name}_{end}"][k] for end in ("change", "low", "high"))
+                sure = "*" if low > 0 or high < 0 else ""
+                text += f" {change / unit:+.1f} ± {0.5 * (high - low) / unit:.1f}{sure}"
             line.append(text)
         if has_calibration:
             line.append(f"{table['calibration'][k]:.3f}")
@@ -261,5 +263,7 @@ def _lines(found: Comparison) -> list[str]:
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in cells]
     return [
         *(row.rstrip() for row in rows),
-        f"{found.n_rows} rows; changes against {found.reference!r} with paired 95% intervals",
+        f"{found.n_rows} rows; changes against {found.reference!r} in percent of its mean loss, "
+        "with half of a paired 95%",
+        "interval; * where that excludes 0",
     ]

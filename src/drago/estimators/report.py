@@ -38,8 +38,9 @@ class WorstCaseReport:
         The rows of the largest weight: "row", "weight", "times" (weight over nominal weight),
         "loss". ``pandas.DataFrame(report.rows)`` makes a frame of it.
     groups : dict of arrays
-        "group", "rows", "mass" (share of the nominal weights), "share" (of ``q``), "loss" (mean),
-        the worst-off group first; empty without groups.
+        "group", "rows", "mass" (share of the nominal weights), "share" (of ``q``), "loss" (mean)
+        with the ends of its 95% interval "low" and "high" (each group's by itself: of many groups
+        some miss theirs; NaN for a single row), the worst-off group first; empty without groups.
     """
 
     n_samples: int
@@ -115,6 +116,7 @@ def make_report(
         codes = codes.reshape(-1)
         mass = np.bincount(codes, weights=p[there])
         loss = np.bincount(codes, weights=(p * losses)[there]) / mass
+        half = _half_widths(losses[there], p[there], codes, mass, loss)
         worst = np.argsort(-loss, kind="stable")
         columns = {
             "group": labels,
@@ -122,6 +124,8 @@ def make_report(
             "mass": mass,
             "share": np.bincount(codes, weights=q[there]),
             "loss": loss,
+            "low": loss - half,
+            "high": loss + half,
         }
         table = {name: column[worst] for name, column in columns.items()}
     return WorstCaseReport(
@@ -137,6 +141,20 @@ def make_report(
         rows=rows,
         groups=table,
     )
+
+
+def _half_widths(losses: Vector, p: Vector, codes: Array, mass: Array, means: Array) -> Vector:
+    """Half of the 95% interval of each group's mean loss, by Student.
+
+    ``sum_i p_i^2 (l_i - mean)^2 / mass^2`` estimates the variance of a weighted mean; its factor
+    ``m / (m - 1)``, and Student's quantile, allow for a mean that comes from the same m rows.
+    """
+    from scipy.stats import t
+
+    count = np.bincount(codes)
+    spread = np.bincount(codes, weights=(p * (losses - means[codes])) ** 2) / mass**2
+    free = np.where(count > 1, count - 1.0, np.nan)
+    return np.asarray(t.ppf(0.975, free) * np.sqrt(spread * count / free))
 
 
 def _table(columns: dict[str, Array]) -> list[str]:

@@ -13,14 +13,13 @@ from drago.terms.uncertainty import UncertaintySet
 Vector = npt.NDArray[np.float64]
 
 
-def unwrap(model: Any, X: Any = None) -> tuple[Any, Any]:
-    """The fitted model of this library inside a pipeline or a search, and the features it sees."""
+def inside(model: Any, X: Any = None) -> tuple[Any, Any] | None:
+    """The fitted model of this library in a pipeline or a search, and the features it sees."""
     from sklearn.pipeline import Pipeline
     from sklearn.utils.validation import check_is_fitted
 
     from drago.estimators.base import DROEstimator
 
-    given = model
     check_is_fitted(model)
     while not isinstance(model, DROEstimator):
         if hasattr(model, "best_estimator_"):
@@ -30,13 +29,33 @@ def unwrap(model: Any, X: Any = None) -> tuple[Any, Any]:
                 X = model[:-1].transform(X)
             model = model[-1]
         else:
-            raise TypeError(
-                "model must be a DRORegressor or a DROClassifier, or a pipeline or a search that "
-                f"ends in one, but {shown(given)} was given; for another model compute the loss of "
-                "each row and use from_predictions."
-            )
+            return None
     check_is_fitted(model)
     return model, X
+
+
+def unwrap(model: Any) -> Any:
+    """The fitted model of this library in a pipeline or a search; an error where there is none."""
+    found = inside(model)
+    if found is None:
+        raise TypeError(
+            "model must be a DRORegressor or a DROClassifier, or a pipeline or a search that ends "
+            f"in one, but {shown(model)} was given."
+        )
+    return found[0]
+
+
+def losses_of(model: Any, X: Any, y: Any) -> tuple[Vector, str, float | None]:
+    """The losses of any scikit-learn model, what it is called, and the tail it was fitted for."""
+    from drago.scorers import row_losses
+
+    found = inside(model, X)
+    if found is None:
+        last = model.steps[-1][1] if hasattr(model, "steps") else model
+        return row_losses(model, X, y), type(last).__name__, None
+    model, X = found
+    tail = model.uncertainty_.tail_share
+    return model.losses(X, y), model.uncertainty_.label, tail if tail and tail < 1 else None
 
 
 def curves(**columns: Any) -> list[Vector]:
@@ -61,23 +80,7 @@ def nominal(losses: Any, sample_weight: Any = None) -> tuple[Vector, Vector, Any
     return losses[there], weight[there] / weight.sum(), there
 
 
-def set_of(model: Any) -> UncertaintySet:
-    """The set that a model was fitted with, also where it was chosen by cross-validation."""
-    return model.uncertainty_
-
-
-def tail_of(model: Any) -> float | None:
-    """The share of the rows that the model is fitted for, where it says so."""
-    share = set_of(model).tail_share
-    return share if share is not None and share < 1 else None
-
-
-def cap_of(model: Any) -> float | None:
+def cap_of(uncertainty: UncertaintySet) -> float | None:
     """The largest multiple of the nominal weights that a `CVaR` allows, by rows or by groups."""
-    share = set_of(model).ungrouped.tail_share
+    share = uncertainty.ungrouped.tail_share
     return None if share is None else 1.0 / share
-
-
-def name_of(model: Any) -> str:
-    """What a model is called in a legend, where no name is given: its uncertainty set."""
-    return set_of(model).label

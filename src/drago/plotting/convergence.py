@@ -98,7 +98,7 @@ class ConvergenceDisplay:
         -------
         ConvergenceDisplay
         """
-        model, _ = unwrap(model)
+        model = unwrap(model)
         return cls.from_result(model.result_, tol=model.tol, x=x, name=name, ax=ax, **kwargs)
 
     @classmethod

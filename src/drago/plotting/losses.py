@@ -8,7 +8,7 @@ import numpy as np
 
 from drago._validation import check_number, numeric
 from drago.plotting._axes import BEHIND, PALE, add_legend, axes_for, styled
-from drago.plotting._models import Vector, curves, name_of, nominal, tail_of, unwrap
+from drago.plotting._models import Vector, curves, losses_of, nominal
 
 # Tail fractions at which the tail risk is drawn, unless others are given.
 _LEVELS = (0.01, 1.0, 200)
@@ -87,14 +87,14 @@ class SortedLossDisplay:
 
         Parameters
         ----------
-        model : DRORegressor or DROClassifier
-            Fitted; or a pipeline or a search that ends in one.
+        model : fitted scikit-learn model, pipeline or search
+            One of this library by its own loss, others by the log loss or half the squared error.
         X, y : the data, training or held out
         sample_weight : array of shape (n,), optional
         tail_fraction : float in (0, 1], optional
             The share of the rows to shade; a `CVaR`'s own where it is not given.
         name : str, optional
-            For the legend; the model's set where it is not given.
+            For the legend; the model's set, or its class, where it is not given.
         ax : Axes, optional
         **kwargs
             For `Axes.plot`.
@@ -103,12 +103,12 @@ class SortedLossDisplay:
         -------
         SortedLossDisplay
         """
-        model, X = unwrap(model, X)
+        losses, called, tail = losses_of(model, X, y)
         return cls.from_predictions(
-            model.losses(X, y),
+            losses,
             sample_weight=sample_weight,
-            tail_fraction=tail_of(model) if tail_fraction is None else tail_fraction,
-            name=name_of(model) if name is None else name,
+            tail_fraction=tail if tail_fraction is None else tail_fraction,
+            name=called if name is None else name,
             ax=ax,
             **kwargs,
         )
@@ -254,14 +254,14 @@ class TailRiskDisplay:
 
         Parameters
         ----------
-        model : DRORegressor or DROClassifier
-            Fitted; or a pipeline or a search that ends in one.
+        model : fitted scikit-learn model, pipeline or search
+            One of this library by its own loss, others by the log loss or half the squared error.
         X, y : the data
         levels : array of numbers in (0, 1], optional
             Tail fractions. By default from 1 to 0.01, or to one row where that is more.
         sample_weight : array of shape (n,), optional
         name : str, optional
-            For the legend; the model's set where it is not given.
+            For the legend; the model's set, or its class, where it is not given.
         ax : Axes, optional
         **kwargs
             For `Axes.plot`.
@@ -270,12 +270,12 @@ class TailRiskDisplay:
         -------
         TailRiskDisplay
         """
-        model, X = unwrap(model, X)
+        losses, called, _ = losses_of(model, X, y)
         return cls.from_predictions(
-            model.losses(X, y),
+            losses,
             levels=levels,
             sample_weight=sample_weight,
-            name=name_of(model) if name is None else name,
+            name=called if name is None else name,
             ax=ax,
             **kwargs,
         )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from drago._validation import check_number, check_vector
+import numpy as np
+
+from drago._validation import check_number, check_vector, shown
 from drago.plotting._axes import add_legend, axes_for, level_line, styled
-from drago.plotting._models import cap_of, curves, name_of, nominal, unwrap
+from drago.plotting._models import cap_of, curves, inside, losses_of, nominal
+from drago.terms.uncertainty import as_uncertainty
 
 # Points from which on a vector graphic would be slow to show.
 _MANY = 5000
@@ -59,6 +62,7 @@ class WeightsDisplay:
         X: Any,
         y: Any,
         *,
+        uncertainty: Any = None,
         groups: Any = None,
         sample_weight: Any = None,
         name: str | None = None,
@@ -68,12 +72,14 @@ class WeightsDisplay:
         """Draw the worst-case weights for the losses of a model on some data.
 
         They are those of `worst_case_report`: under the model's set, divergence and shift cost.
+        For another model, and where a set is given, under that set without a shift cost.
 
         Parameters
         ----------
-        model : DRORegressor or DROClassifier
-            Fitted; or a pipeline or a search that ends in one.
+        model : fitted scikit-learn model, pipeline or search
         X, y : the data, training or held out
+        uncertainty : UncertaintySet or its short name, optional
+            Needed for a model that is not of this library.
         groups : array of shape (n,), optional
             Needed for a `Grouped` set.
         sample_weight : array of shape (n,), optional
@@ -87,14 +93,36 @@ class WeightsDisplay:
         -------
         WeightsDisplay
         """
-        model, X = unwrap(model, X)
+        found = inside(model, X)
+        if found is None or uncertainty is not None:
+            if uncertainty is None:
+                raise ValueError(
+                    f"uncertainty must be given for {shown(model)}, which has no set of its own, "
+                    "as in uncertainty=CVaR(0.1)."
+                )
+            chosen = as_uncertainty(uncertainty)
+            losses, _, _ = losses_of(model, X, y)
+            _, p, there = nominal(losses, sample_weight)
+            labels = None if groups is None else np.asarray(groups)[there]
+            weights = np.zeros(losses.size)
+            weights[there] = chosen.oracle(p, groups=labels).weights(losses[there], 0.0)
+            return cls.from_predictions(
+                losses,
+                weights,
+                sample_weight=sample_weight,
+                cap=cap_of(chosen),
+                name=chosen.label if name is None else name,
+                ax=ax,
+                **kwargs,
+            )
+        model, X = found
         report = model.worst_case_report(X, y, groups=groups, sample_weight=sample_weight, n_rows=0)
         return cls.from_predictions(
             report.losses,
             report.dual_weights,
             sample_weight=report.nominal_weights,
-            cap=cap_of(model),
-            name=name_of(model) if name is None else name,
+            cap=cap_of(model.uncertainty_),
+            name=model.uncertainty_.label if name is None else name,
             ax=ax,
             **kwargs,
         )
