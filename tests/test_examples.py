@@ -27,6 +27,7 @@ def _no_figures_left():
 def test_there_is_one_for_each_display():
     assert {path.stem for path in SCRIPTS} >= {
         "plot_convergence",
+        "plot_groups",
         "plot_simplex",
         "plot_sorted_losses",
         "plot_tail_risk",

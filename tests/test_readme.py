@@ -1,10 +1,14 @@
 """The code of the README and of the docs runs as it stands."""
 
+import ast
+import inspect
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+import drago
 
 README = Path(__file__).parents[1] / "README.md"
 DOCS = sorted((README.parent / "docs").glob("*.md"))
@@ -38,6 +42,32 @@ def test_code_of_the_docs_runs(name, number):
 
 def test_there_is_code_in_the_docs():
     assert ("torch.md", 0) in IN_DOCS
+
+
+def test_the_table_of_defaults_is_true():
+    """Each line against the signatures of those that have such a parameter."""
+    text = README.read_text()
+    table = text[text.index("| | default |") :].split("\n\n")[0]
+    said = dict(re.findall(r"^\| (.*?) \| `?([^`:,; ]+)", table, re.M))
+    estimators = drago.DRORegressor, drago.DROClassifier
+    everyone = *estimators, drago.DROProblem, drago.robust_path
+    of = {
+        "`uncertainty` of `DRORegressor`, `DROClassifier`": ("uncertainty", estimators),
+        "`uncertainty` of `DROProblem`": ("uncertainty", [drago.DROProblem]),
+        "`baseline`": ("baseline", everyone),
+        "`divergence`": ("divergence", everyone),
+        "`shift_cost`": ("shift_cost", everyone[:3]),
+        "`l2_reg`": ("l2_reg", everyone[:3]),
+        "`fit_intercept`": ("fit_intercept", (*estimators, drago.robust_path)),
+        "`tol`": ("tol", (*estimators, drago.solve, drago.robust_path)),
+        "Huber's `delta`": ("delta", [drago.Huber]),
+    }
+    assert list(said) == ["", *of] or list(said) == list(of)
+    for line, (name, owners) in of.items():
+        for owner in owners:
+            default = inspect.signature(owner).parameters[name].default
+            assert default == ast.literal_eval(said[line]), (name, owner)
+    assert inspect.signature(drago.DROProblem).parameters["fit_intercept"].default is False
 
 
 def test_links_lead_somewhere():

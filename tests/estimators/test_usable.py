@@ -57,7 +57,7 @@ def test_the_default_is_what_the_docstring_says(kind):
 def test_presets_are_sets_and_what_goes_with_them():
     X, y = noisy(400)
     fitted = DROClassifier("excess_tail").fit(X, y)
-    assert fitted.uncertainty_ == CVaR(0.1) and fitted.baseline_.shape == (400,)
+    assert fitted.uncertainty_ == CVaR(0.2) and fitted.baseline_.shape == (400,)
     groups = X[:, 3] > 1
     fitted = DROClassifier("worst_group").fit(X, y, groups=groups)
     assert fitted.uncertainty_ == Grouped(drago.Simplex()) and fitted.baseline_ is None
