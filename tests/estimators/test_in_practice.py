@@ -316,6 +316,25 @@ def test_groups_and_weights_are_routed_through_a_pipeline(kind, routing):
 
 
 @KINDS
+def test_baselines_are_routed_through_a_pipeline_and_a_search(kind, routing):
+    X, y, _, _ = grouped_data(kind)
+    baseline = np.random.default_rng(0).random(80)
+    model = kind(CVaR(0.5)).set_fit_request(baseline=True)
+    fitted = make_pipeline(StandardScaler(), model).fit(X, y, baseline=baseline)
+    by_hand = clone(model).fit(StandardScaler().fit_transform(X), y, baseline=baseline)
+    same(fitted[-1], by_hand)
+    assert not np.allclose(
+        fitted[-1].coef_, kind(CVaR(0.5)).fit(StandardScaler().fit_transform(X), y).coef_
+    )
+    search = GridSearchCV(model, {"l2_reg": [1e-3, 1.0]}, cv=KFold(3), error_score="raise")
+    search.fit(X, y, baseline=baseline)
+    same(
+        search.best_estimator_,
+        kind(CVaR(0.5), **search.best_params_).fit(X, y, baseline=baseline),
+    )
+
+
+@KINDS
 def test_groups_and_weights_are_routed_through_a_search(kind, routing):
     X, y, weight, groups = grouped_data(kind)
     model = kind(Grouped(CVaR(0.5)))
