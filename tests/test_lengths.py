@@ -434,7 +434,9 @@ def test_arrays_of_wrong_shapes_are_refused(function, arrays, settings, request)
     # To these, several columns of groups are their combinations.
     crosses = "Regressor" in request.node.name or "Classifier" in request.node.name
     crosses = crosses or "WeightsDisplay-from_estimator" in request.node.name
-    crosses = crosses or "[audit-" in request.node.name or "[compare-" in request.node.name
+    crosses = crosses or any(
+        f"[{name}-" in request.node.name for name in ("audit", "compare", "find_groups")
+    )
     for name in arrays:
         for how, wrong in spoilt(arrays[name], name).items():
             if crosses and (name, how) == ("groups", "columns of it"):

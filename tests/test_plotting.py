@@ -126,6 +126,13 @@ def test_losses_of_any_model(display, data):
     assert got.name == "Ridge"
 
 
+def test_weights_of_an_excess_are_those_of_the_fit(data):
+    X, y = data
+    model = DRORegressor("excess_tail").fit(X, y)
+    got = WeightsDisplay.from_estimator(model, X, y, baseline=model.baseline_)
+    assert_allclose(got.times, len(y) * model.dual_weights_, atol=1e-3)
+
+
 def test_weights_of_any_model(data):
     X, y = data
     model, weight = Ridge().fit(X, y), np.arange(len(y)) % 3

@@ -125,10 +125,11 @@ def test_the_error_is_that_of_paired_differences():
     found = choose([fold], mean_fits, "worst_group", 0.1, np.inf)
     worst = groups == np.argmax([losses[0][groups == g].mean() for g in (0, 1)])
     away = losses[0][worst] - losses[1][worst]
-    assert found.gain_error[1] == pytest.approx(away.std() / np.sqrt(worst.sum()), rel=1e-12)
+    error = away.std(ddof=1) / np.sqrt(worst.sum())
+    assert found.gain_error[1] == pytest.approx(error, rel=1e-12)
     assert found.gain_error[0] == 0.0
     found = choose([fold], mean_fits, "mean", 0.1, np.inf)
-    assert found.gain_error[2] == pytest.approx((losses[0] - losses[2]).std() / np.sqrt(50))
+    assert found.gain_error[2] == pytest.approx((losses[0] - losses[2]).std(ddof=1) / np.sqrt(50))
 
 
 def test_weight_k_is_k_rows():
@@ -434,3 +435,33 @@ def test_splits_that_are_none_are_named(task, cv, what):
     X, y = data(task, n=60)
     with pytest.raises(ValueError, match=what):
         CHOOSING[task](cv=cv, baseline=None).fit(X, y)
+
+
+def test_a_single_row_does_not_decide():
+    """A group of one row has no standard error, and is not called the worst."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, y = rng.normal(size=(300, 3)), rng.normal(size=300)
+        y[-1] = 10.0
+        groups = np.repeat([0, 1, 2], [150, 149, 1])
+        found = drago.DRORegressorCV(cv=3, baseline=None).fit(X, y, groups=groups)
+        assert np.isfinite(found.cv_results_["gain_error"]).all()
+        assert abs(found.cv_results_["criterion"]).max() < 10.0  # its loss is about 50
+
+
+def test_the_unit_of_weights_does_not_matter():
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X, y = rng.normal(size=(200, 3)), rng.normal(size=200)
+        y[:20] += 3.0 * X[:20, 0]
+        weight = rng.uniform(0.5, 1.5, 200)
+        one, many = (
+            drago.DRORegressorCV(criterion="tail_excess", cv=3, baseline=None).fit(
+                X, y, sample_weight=unit * weight
+            )
+            for unit in (1.0, 1000.0)
+        )
+        np.testing.assert_allclose(
+            one.cv_results_["gain_error"], many.cv_results_["gain_error"], rtol=1e-6
+        )
+        assert one.best_index_ == many.best_index_

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn import config_context
 
 from drago._interrupts import interruptible
 from drago._validation import (
@@ -16,29 +17,24 @@ from drago._validation import (
     check_number,
     check_sample_weight,
     refuse_masked,
+    shown,
 )
-from drago.advice.compare import attained
-from drago.advice.methods import (
-    INTERACTIONS,
-    MEAN,
-    REWEIGHTED,
-    ROBUST,
-    TREES,
-    Task,
-    preparation,
-    rows_of,
-)
+from drago.advice.code import code_of
+from drago.advice.compare import attained, with_groups
+from drago.advice.methods import INTERACTIONS, MEAN, Task, preparation, rows_of
 from drago.advice.table import Comparison, Judged, calibration_error, side_by_side
 from drago.advice.verdict import verdict_of
 from drago.estimators.baseline import folds
 from drago.estimators.columns import Columns
 from drago.estimators.found_groups import target_of
-from drago.estimators.groups import as_labels, labels_from, names_of, without_columns
+from drago.estimators.groups import as_labels, given_names, labels_from, without_columns
 
 Array = npt.NDArray[Any]
 
 # Rows that models are tried on, at most.
 MOST_ROWS = 20_000
+# Rows of each class: one in every fold to fit on, and in the folds within it.
+LEAST_OF_CLASS = 8
 # What a recommended model may lose more in the mean than the mean fit, relative to that.
 CAP = 0.01
 
@@ -58,7 +54,8 @@ class Audit:
     model : pipeline
         It, fitted on all rows.
     code : str
-        How to make it without an audit.
+        How to make it without an audit, from X, y and, where they were given, groups and
+        sample_weight.
     notes : list of str
         What was left out, and why: rows, folds.
     time : float
@@ -77,7 +74,7 @@ class Audit:
         return f"Audit(recommended={self.recommended!r}, {self.comparison.n_rows} rows)"
 
     def __str__(self) -> str:
-        parts = [str(self.comparison), *self.notes, "", *self.verdict, "", self.code]
+        parts = [str(self.comparison), "", *self.notes, *self.verdict, "", self.code]
         return "\n".join(parts)
 
 
@@ -107,14 +104,15 @@ def audit(
     y : array of shape (n,)
     groups : array of shape (n,) or (n, n_columns), str or list of str, optional
         Labels, several columns of them to be crossed, or names of columns of X, which are then no
-        features.
+        features of the models; what is attainable on a row is found with them.
     sample_weight : array of shape (n,), optional
     task : {"auto", "regression", "classification"}
+        "auto": words, bools and up to 20 different whole numbers are classes.
     n_repeats : int
         How often every row is judged, in other folds each time, where there is time for it.
     time_budget : float
-        Seconds after which no other fold is begun; the first one is always finished, and so is the
-        fit of the recommended model.
+        Seconds after which no other fold is begun. The first one is always finished, and so is the
+        fit of the recommended model: on thousands of rows that takes some ten seconds.
     random_state : int
     verbose : int
         0 is silent, 1 prints a line for each fold.
@@ -126,58 +124,85 @@ def audit(
     Notes
     -----
     Recommended is the method with the least excess of the worst group (given, else found) among
-    those whose mean loss is at most 1% above the mean fit's, if that is below the mean fit's by
-    more than a standard error; otherwise the mean fit. Group interactions need the group of every
-    new row, so they are reported and not recommended. Of more than 20,000 rows, so many are drawn.
+    those whose mean loss is at most 1% above the mean fit's and whose change of that excess has a
+    95% interval below 0; the mean fit where there is none. Group interactions need the group of
+    every new row, so they are reported and not recommended. Of more than 20,000 rows, so many are
+    drawn. Weights do not enter the search for groups.
     """
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)
     check_number("time_budget", time_budget, low=0)
     refuse_masked("X", X)
+    X = X if hasattr(X, "shape") else np.asarray(X)
     notes: list[str] = []
-    if isinstance(groups, str) or (hasattr(X, "columns") and _are_names(groups, X)):
-        groups, X = labels_from(X, groups), without_columns(X, names_of(groups))
-    labels = as_labels(groups)
-    columns, _ = Columns.of(X)
+    names = given_names(groups, X)
+    if names:
+        groups, X = labels_from(X, names, "groups"), without_columns(X, names)
+        which = ", ".join(repr(name) for name in names)
+        notes.append(f"{which} is the group, and no feature of these models.")
+    whole, target, loss, prepare_code = _read(
+        X, y, as_labels(groups), sample_weight, task, random_state
+    )
+    n, part = whole.y.shape[0], whole
+    if n > MOST_ROWS:
+        drawn = np.random.default_rng(random_state).choice(n, MOST_ROWS, replace=False)
+        part, target = whole.taken(np.sort(drawn)), target[np.sort(drawn)]
+        notes.append(f"Tried on {MOST_ROWS} rows drawn from {n}.")
+    if verbose:
+        kind = "classification" if whole.classifies else "regression"
+        size = f"{part.y.shape[0]} rows, {len(part.names)} methods"
+        print(f"audit: {kind}, {size}; the first fold takes longest", flush=True)
+    comparison = _tried(part, target, loss, n_repeats, began, time_budget, notes, verbose)
+    has_groups = whole.groups is not None
+    recommended = _recommended(comparison, has_groups)
+    if verbose:
+        print(f"audit: fitting what is recommended, {recommended!r}, on all rows", flush=True)
+    rows = np.arange(part.y.shape[0])
+    prepared = part.prepare_on(rows).transform(part.X)
+    tuned = part.chosen(np.asarray(prepared, dtype=np.float64), rows)
+    reg = tuned.cv_results_["l2_reg"][tuned.reference_index_]
+    model, extra = whole.made(recommended, tuned.best_params_, reg)
+    with config_context(enable_metadata_routing=False):  # the step's name says whom it is for
+        model.fit(whole.X, whole.y, **extra)
+    verdict = verdict_of(comparison, recommended, has_groups)
+    code = code_of(recommended, model, prepare_code, names, sample_weight is not None)
+    spent = time.perf_counter() - began
+    return Audit(comparison, verdict, recommended, model, code, notes, spent)
+
+
+def _read(
+    X: Any, y: Any, labels: Any, sample_weight: Any, task: str, seed: int
+) -> tuple[Task, Array, Any, str]:
+    """The rows of weight, their target as its loss takes it, the loss, the preparation as code."""
+    Columns.of(X)  # says why not
     n = X.shape[0]
     target, loss, classes = target_of(y, n, task)
     weight = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
     if labels is not None:
         check_groups(labels, n)
         labels = np.asarray(labels)
-    given = np.asarray(y).reshape(-1)
-    prepare, prepare_code = preparation(X, columns)
-    whole = Task(
-        X, given if classes is not None else target, labels, weight, classes is not None, prepare,
-        random_state,
-    )  # fmt: skip
-    index = np.flatnonzero(weight > 0)
-    if index.size > MOST_ROWS:
-        index = np.sort(np.random.default_rng(random_state).choice(index, MOST_ROWS, replace=False))
-        notes.append(f"Tried on {MOST_ROWS} rows drawn from {n}.")
-    part = replace(
-        whole,
-        X=rows_of(X, index),
-        y=whole.y[index],
-        groups=None if labels is None else labels[index],
-        weight=weight[index],
-    )
-    comparison = _tried(part, target[index], loss, n_repeats, began, time_budget, notes, verbose)
-    recommended = _recommended(comparison, labels is not None)
-    prepared = part.prepare_on(np.arange(index.size)).transform(part.X)
-    tuned = part.chosen(np.asarray(prepared, dtype=np.float64), np.arange(index.size))
-    reg = tuned.cv_results_["l2_reg"][tuned.reference_index_]
-    model, last, extra = whole.made(recommended, tuned.best_params_, reg)
-    model.fit(X, whole.y, **extra)
-    verdict = verdict_of(comparison, recommended, labels is not None)
-    return Audit(
-        comparison, verdict, recommended, model, _code(recommended, prepare_code, last), notes,
-        time.perf_counter() - began,
-    )  # fmt: skip
+    kept = np.flatnonzero(weight > 0)
+    X, target = rows_of(X, kept), target[kept]
+    given = np.asarray(y).reshape(-1)[kept] if classes is not None else target
+    if classes is not None:
+        _require_members(given)
+    elif np.ptp(target) == 0:
+        raise ValueError(f"y is {target[0]:g} on all rows: there is nothing to explain.")
+    prepare, code = preparation(X, Columns.of(X)[0])
+    groups = None if labels is None else labels[kept]
+    found = Task(X, given, groups, weight[kept], classes is not None, prepare, seed)
+    return found, target, loss, code
 
 
-def _are_names(groups: Any, X: Any) -> bool:
-    return isinstance(groups, (list, tuple)) and all(name in set(X.columns) for name in groups)
+def _require_members(y: Array) -> None:
+    """Every class has a row in every fold to fit, and in those within it."""
+    found, counts = np.unique(y, return_counts=True)
+    if counts.min() < LEAST_OF_CLASS:
+        raise ValueError(
+            f"y holds {counts.min()} rows of the class {shown(found[counts.argmin()])}, and every "
+            f"class needs {LEAST_OF_CLASS}; leave such rows out or join classes, or give "
+            "task='regression' if these are numbers."
+        )
 
 
 def _tried(
@@ -192,11 +217,11 @@ def _tried(
 ) -> Comparison:
     """All methods on the folds that there was time for."""
     columns, values = Columns.of(task.X)
-    design = columns.design(values)
-    attainable = attained("auto", design, y, loss, task.weight, task.seed)
     codes = None
     if task.groups is not None:
         codes = np.unique(task.groups, return_inverse=True)[1].reshape(-1)
+    design = with_groups(columns.design(values), codes)
+    attainable = attained("auto", design, y, loss, task.weight, task.seed)
     splits = [
         split
         for repeat in range(n_repeats)
@@ -221,8 +246,8 @@ def _tried(
         notes.append("Interrupted.")
     if len(found) < once:
         notes.append(
-            f"Judged on {len(found)} of {once} folds, in the time that there was; more "
-            "time_budget narrows the intervals."
+            f"Tentative: judged on {len(found)} of {once} folds, in the time that there was. More "
+            "time_budget tells more."
         )
     elif len(found) > once:
         notes.append(f"Judged on {len(found)} folds, {once} a pass over the rows.")
@@ -241,8 +266,8 @@ def _tried(
         task.weight[rows] / times[names],
         attainable[rows],
         None if task.groups is None else task.groups[rows],
-        np.concatenate([each["found"] for each in found]),
         np.concatenate([np.full(each["rows"].size, k) for k, each in enumerate(found)]),
+        np.array([each["found"][rows] for each in found]),
         errors,
         names.reshape(-1),
     )
@@ -259,27 +284,9 @@ def _recommended(found: Comparison, has_groups: bool) -> str:
     table, first = found.table, found.models.index(MEAN)
     name = "worst_group_excess" if has_groups else "found_group_excess"
     cap = (1.0 + CAP) * table["mean_loss"][first]
-    best = MEAN
+    best = first
     for k, model in enumerate(found.models):
-        error = (table[f"{name}_high"][k] - table[f"{name}_low"][k]) / (2 * 1.96)
-        gain = -table[f"{name}_change"][k]
-        if model == INTERACTIONS or table["mean_loss"][k] > cap or not gain > error:
-            continue
-        if table[name][k] < table[name][found.models.index(best)]:
-            best = model
-    return best
-
-
-def _code(name: str, prepare: str, last: str) -> str:
-    """The recommended model in Python."""
-    lines = [f"# {name}", f"prepare = {prepare}"]
-    if "found groups" in name:
-        lines.append("prepare = make_union(prepare, drago.GroupFinder())")
-    lines.append(f"model = make_pipeline(prepare, {' '.join(last.split())})")
-    if name == REWEIGHTED:
-        lines.append("# fitted with sample_weight = 1 / (rows of the group)")
-    elif name == ROBUST and "Grouped" in last:
-        lines.append("# fitted with groups")
-    elif name == TREES:
-        lines.append("# from sklearn.ensemble")
-    return "\n".join(lines)
+        helps = table[f"{name}_high"][k] < 0 and table["mean_loss"][k] <= cap
+        if helps and model != INTERACTIONS and table[name][k] < table[name][best]:
+            best = k
+    return found.models[best]

@@ -15,7 +15,7 @@ from drago.advice.table import Comparison, Judged, calibration_error, side_by_si
 from drago.estimators.baseline import out_of_fold_losses
 from drago.estimators.choice import found_leaves
 from drago.estimators.columns import Columns
-from drago.estimators.groups import as_labels, labels_from
+from drago.estimators.groups import as_labels, given_names, labels_from
 from drago.scorers import row_losses
 from drago.terms.losses import Logistic, Loss, Multinomial, Squared
 
@@ -49,7 +49,9 @@ def compare(
     sample_weight : array of shape (n,), optional
     baseline : "auto", array of shape (n,) or None
         What is attainable on each row, which an excess is over: "auto" fits boosted trees mixed
-        with a linear model to folds of these rows; None counts plain losses.
+        with a linear model to folds of these rows; None counts plain losses. Where X is not a
+        table of numbers and words (sparse, texts, times), excesses are unknown, and so are found
+        groups.
     reference : str, optional
         The model that the others are compared with; the first one where it is not given.
     random_state : int
@@ -75,31 +77,53 @@ def compare(
         raise ValueError(
             f"models must be a dict of names and fitted models, but {shown(models)} was given."
         )
-    for model in models.values():
-        check_is_fitted(model)
+    for name, model in models.items():
+        check_is_fitted(
+            model, msg=f"models[{name!r}], a %(name)s, is not fitted yet; call its 'fit' first."
+        )
     kinds = {is_classifier(model) for model in models.values()}
     if len(kinds) > 1:
-        raise ValueError("models must be classifiers, or regressors, but some are either.")
+        labelling = [name for name, model in models.items() if is_classifier(model)]
+        raise ValueError(
+            f"models must all be classifiers or all be regressors, but of {shown(list(models))} "
+            f"only {shown(labelling)} are classifiers."
+        )
+    for name, model in models.items():
+        if is_classifier(model) and not hasattr(model, "predict_proba"):
+            raise ValueError(
+                f"models[{name!r}], a {type(model).__name__}, knows no probabilities, by which "
+                "classifiers are judged; CalibratedClassifierCV gives them."
+            )
     names = list(models)
     reference = names[0] if reference is None else reference
     if reference not in models:
         raise ValueError(f"reference must be one of {shown(names)}, but is {shown(reference)}.")
-    if isinstance(groups, str) or (isinstance(groups, list) and _are_names(groups, X)):
-        groups = labels_from(X, groups)
-    groups = as_labels(groups)
+    named = given_names(groups, X)
+    groups = labels_from(X, named, "groups") if named else as_labels(groups)
     losses = np.array([row_losses(model, X, y) for model in models.values()])
     n = losses.shape[1]
     weight = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
     if groups is not None:
         check_groups(groups, n)
         groups = np.asarray(groups)
-    target, loss, classes = _target(y, kinds.pop())
-    columns, values = Columns.of(X)
-    design = columns.design(values)
-    attainable = attained(baseline, design, target, loss, weight, random_state)
-    found, parts = cross_found(
-        design, losses[names.index(reference)] - attainable, weight, random_state
-    )
+    target, loss, classes = _target(y, models[reference])
+    codes = None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    parts = np.zeros(n, dtype=np.int64)
+    parts[np.random.default_rng(random_state).permutation(n)[: n // 2]] = 1
+    found = None
+    try:
+        columns, values = Columns.of(X)
+    except (ValueError, TypeError):  # no table of numbers and words: models may read it, we cannot
+        attainable = np.zeros(n) if baseline is None else np.full(n, np.nan)
+        if not isinstance(baseline, (str, type(None))):
+            attainable = _given(baseline, n)
+    else:
+        design = columns.design(values)
+        attainable = attained(
+            baseline, with_groups(design, codes), target, loss, weight, random_state
+        )
+        excess = losses[names.index(reference)] - attainable
+        found = cross_found(design, excess, weight, parts, random_state)
     errors = np.full(len(names), np.nan)
     if classes is not None:
         for k, model in enumerate(models.values()):
@@ -112,26 +136,31 @@ def compare(
         weight[there],
         attainable[there],
         None if groups is None else groups[there],
-        found[there],
         parts[there],
+        None if found is None else found[:, there],
         errors,
     )
     return side_by_side(names, reference, judged, random_state)
 
 
-def _are_names(groups: list[Any], X: Any) -> bool:
-    return hasattr(X, "columns") and all(name in set(X.columns) for name in groups)
-
-
-def _target(y: Any, classifies: bool) -> tuple[Array, Loss, Array | None]:
+def _target(y: Any, model: Any) -> tuple[Array, Loss, Array | None]:
     """The target as its loss takes it, the loss, and the classes."""
     values = np.asarray(y).reshape(-1)
-    if not classifies:
+    if not is_classifier(model):
         return values.astype(np.float64), Squared(), None
-    classes, codes = np.unique(values, return_inverse=True)
+    classes = np.asarray(model.classes_)
+    codes = np.searchsorted(classes, values)  # `row_losses` has refused other labels
     if classes.size <= 2:
         return codes.astype(np.float64), Logistic(), classes
     return codes.astype(np.int64), Multinomial(), classes
+
+
+def with_groups(design: Any, codes: Array | None) -> Any:
+    """Features, and the group of each row as dummies: what is attainable may depend on it."""
+    if codes is None:
+        return design
+    dummies = (codes[:, None] == np.arange(1, int(codes.max()) + 1)).astype(np.float64)
+    return np.hstack([design, dummies])
 
 
 def attained(baseline: Any, design: Any, y: Array, loss: Loss, weight: Vector, seed: int) -> Vector:
@@ -140,24 +169,24 @@ def attained(baseline: Any, design: Any, y: Array, loss: Loss, weight: Vector, s
         return np.zeros(y.shape[0])
     if isinstance(baseline, str) and baseline == "auto":
         return out_of_fold_losses("auto", design, y, loss, weight=weight, seed=seed)
+    return _given(baseline, y.shape[0])
+
+
+def _given(baseline: Any, n: int) -> Vector:
     found = np.asarray(baseline, dtype=np.float64)
-    if found.shape != (y.shape[0],):
+    if found.shape != (n,):
         raise ValueError(
-            f"baseline must be 'auto', None or an array of shape ({y.shape[0]},), but has shape "
+            f"baseline must be 'auto', None or an array of shape ({n},), but has shape "
             f"{found.shape}."
         )
     return found
 
 
-def cross_found(design: Any, excess: Vector, weight: Vector, seed: int) -> tuple[Array, Array]:
-    """Found groups of two halves of the rows, each by a tree of the other half."""
-    n = excess.size
-    parts = np.zeros(n, dtype=np.int64)
-    parts[np.random.default_rng(seed).permutation(n)[: n // 2]] = 1
-    found = np.zeros(n, dtype=np.int64)
+def cross_found(design: Any, excess: Vector, weight: Vector, parts: Array, seed: int) -> Array:
+    """For each of two parts, the groups of all rows by a tree of the other one."""
+    found = np.zeros((2, excess.size), dtype=np.int64)
     for k in (0, 1):
-        here, there = np.flatnonzero(parts != k), np.flatnonzero(parts == k)
-        if here.size and there.size:
-            tree = found_leaves(design[here], excess[here], weight[here], seed)
-            found[there] = tree(design[there])
-    return found, parts
+        other = np.flatnonzero(parts != k)
+        if other.size:
+            found[k] = found_leaves(design[other], excess[other], weight[other], seed)(design)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline, make_union
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
-from drago.estimators.columns import Columns, is_frame
+from drago.estimators.columns import Column, Columns, is_frame
 from drago.estimators.group_finder import GroupFinder
 from drago.scorers import row_losses
 from drago.terms.uncertainty import CVaR
@@ -30,31 +30,47 @@ _INNER = 3
 _TREES = {"max_iter": 100, "max_leaf_nodes": 15}
 
 
+def as_words(frame: Any) -> Array:
+    """Columns of words as strings, with None for what is missing, as an encoder takes them."""
+    return np.column_stack(
+        [Column(str(k), "words").read(frame.iloc[:, k]) for k in range(frame.shape[1])]
+    )
+
+
 def preparation(X: Any, columns: Columns) -> tuple[Any, str]:
     """Numbers scaled, words as 0 and 1, holes filled; and the same in words of Python."""
+    fill = SimpleImputer(strategy="median", add_indicator=True)
+    filled = "make_pipeline(SimpleImputer(strategy='median', add_indicator=True), StandardScaler())"
     if not is_frame(X):
-        if np.isnan(np.asarray(X, dtype=np.float64)).any():
-            steps = SimpleImputer(strategy="median", add_indicator=True), StandardScaler()
-            code = "SimpleImputer(strategy='median', add_indicator=True), StandardScaler()"
-            return make_pipeline(*steps), f"make_pipeline({code})"
+        if any(column.has_missing for column in columns.all):
+            return make_pipeline(fill, StandardScaler()), filled
         return StandardScaler(), "StandardScaler()"
-    words = [column.name for column in columns.all if column.kind == "words"]
-    numbers = [column.name for column in columns.all if column.kind != "words"]
-    fill = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
-    encode = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5, drop=None)
-    parts = [(fill, numbers)] * bool(numbers) + [(encode, words)] * bool(words)
-    lines = []
+    named = all(isinstance(name, str) for name in X.columns)
+    places = [X.columns[j] if named else j for j in range(X.shape[1])]
+    words = [place for place, column in zip(places, columns.all) if column.kind == "words"]
+    numbers = [place for place in places if place not in words]
+    encode: Any = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5)
+    encoded = "OneHotEncoder(handle_unknown='infrequent_if_exist', min_frequency=5)"
+    if any(not _are_strings(X.iloc[:, places.index(place)]) for place in words):
+        encode = make_pipeline(FunctionTransformer(as_words), encode)
+        encoded = f"make_pipeline(FunctionTransformer(as_words), {encoded})"
+    parts, lines = [], []
     if numbers:
-        lines.append(
-            f"    (make_pipeline(SimpleImputer(strategy='median'), StandardScaler()), {numbers}),"
-        )
+        parts.append((make_pipeline(fill, StandardScaler()), numbers))
+        lines.append(f"    ({filled}, {numbers}),")
     if words:
-        lines.append(
-            f"    (OneHotEncoder(handle_unknown='infrequent_if_exist', min_frequency=5), {words}),"
-        )
+        parts.append((encode, words))
+        lines.append(f"    ({encoded}, {words}),")
     made = make_column_transformer(*parts, sparse_threshold=0.0)
     whole = ["make_column_transformer(", *lines, "    sparse_threshold=0.0,", ")"]
     return made, "\n".join(whole)
+
+
+def _are_strings(column: Any) -> bool:
+    """Whether an encoder takes it as it is: a category, or nothing but strings."""
+    if str(column.dtype) == "category":
+        return not column.isna().any()
+    return all(isinstance(value, str) for value in np.asarray(column, dtype=object))
 
 
 def rows_of(X: Any, index: Array) -> Any:
@@ -79,6 +95,16 @@ class Task:
         """What is tried."""
         own = [] if self.groups is None else [INTERACTIONS, REWEIGHTED]
         return [MEAN, ROBUST, FOUND, *own, TREES]
+
+    def taken(self, index: Array) -> Task:
+        """Some of the rows."""
+        return replace(
+            self,
+            X=rows_of(self.X, index),
+            y=self.y[index],
+            groups=None if self.groups is None else self.groups[index],
+            weight=self.weight[index],
+        )
 
     def plain(self, *given: Any, **settings: Any) -> Any:
         return (DROClassifier if self.classifies else DRORegressor)(*given, **settings)
@@ -142,7 +168,7 @@ class Task:
         return {
             "rows": test,
             "losses": np.array(losses),
-            "found": finder.found_.labels(rows_of(self.X, test)),
+            "found": finder.found_.labels(self.X),
             "probabilities": proba,
         }
 
@@ -151,10 +177,8 @@ class Task:
 
         return clone(self.prepare).fit(rows_of(self.X, rows))
 
-    def made(
-        self, name: str, params: dict[str, Any], reg: float
-    ) -> tuple[Any, str, dict[str, Any]]:
-        """A pipeline for a method, its last step in words, and what its fit is given besides."""
+    def made(self, name: str, params: dict[str, Any], reg: float) -> tuple[Any, dict[str, Any]]:
+        """A pipeline for a method, and what its fit is given besides X and y."""
         last: Any = self.plain(CVaR(1.0), l2_reg=reg)
         given: dict[str, Any] = {"sample_weight": self.weight}
         if name == ROBUST:
@@ -176,4 +200,4 @@ class Task:
             prepare = make_union(prepare, GroupFinder(task=task, random_state=self.seed))
         pipe = make_pipeline(prepare, last)
         step = pipe.steps[-1][0]
-        return pipe, repr(last), {f"{step}__{key}": value for key, value in given.items()}
+        return pipe, {f"{step}__{key}": value for key, value in given.items()}

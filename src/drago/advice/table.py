@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._frames import as_frame
+from drago.estimators.choice import eligible
+from drago.estimators.report import half_width
 from drago.scorers import tail_mean
 
 Array = npt.NDArray[Any]
@@ -20,6 +22,10 @@ TAIL = 0.1
 _RESAMPLES = 400
 _CHUNK = 50
 _BINS = 10
+# Changes below this share of the reference's mean loss are rounding.
+_EQUAL = 1e-9
+# Groups that are printed, the worst-off ones.
+_SHOWN = 20
 METRICS = ("mean_loss", "worst_group_loss", "worst_group_excess", "found_group_excess",
            "tail_excess")  # fmt: skip
 
@@ -36,21 +42,31 @@ class Comparison:
     table : dict of arrays
         A line for each model: "model", and for "mean_loss", "worst_group_loss" (of the given group
         that fares worst), "worst_group_excess", "found_group_excess" (of the worst of the groups
-        that a tree finds in the reference's excess, on other rows) and "tail_excess" (of the worst
-        tenth of the rows) the value, its change against the reference, and a paired 95% interval of
+        that a tree finds on other rows) and "tail_excess" (of the worst tenth of the rows) the
+        value, its change against the reference, and a paired 95% interval of
         that: "mean_loss", "mean_loss_change", "mean_loss_low", "mean_loss_high", and so on. Last
         "calibration", the mean distance between predicted probabilities and frequencies in ten
         bins; NaN for regressions. NaN where no groups were given.
     groups : dict of arrays
         A line for each given group and model: "group", "rows", "model", "loss", "change", "low",
         "high" (paired intervals, each 95% by itself).
+    worst_group : label or None
+        The given group with the largest excess under the reference.
     n_rows : int
+
+    Notes
+    -----
+    Which group is the worst under a model is looked up on other parts of the rows than those on
+    which its loss is then counted (other folds, the other half): the largest of several means
+    would be too large, and the more so the more a model's losses spread. Groups of fewer than 10
+    rows are not called the worst, unless all are as small.
     """
 
     models: list[str]
     reference: str
     table: dict[str, Any]
     groups: dict[str, Any]
+    worst_group: Any
     n_rows: int
     losses: Matrix = field(repr=False)
 
@@ -84,10 +100,10 @@ class Judged:
     weight, baseline : arrays of shape (n_rows,)
     groups : array of shape (n_rows,) or None
         Labels that were given.
-    found : array of int of shape (n_rows,) or None
-        Numbers of found groups, with others in each part of the rows.
     parts : array of int of shape (n_rows,)
-        In which part of the rows groups were found by the same tree.
+        In which part, from 0 on, a row was judged.
+    found : array of int of shape (n_parts, n_rows) or None
+        Numbers of the groups that were found for each part without it; for all rows.
     calibration : array of shape (n_models,)
     names : array of int of shape (n_rows,) or None
         Which row each is, from 0 on, where some were judged more than once: intervals draw all of
@@ -98,8 +114,8 @@ class Judged:
     weight: Vector
     baseline: Vector
     groups: Array | None
-    found: Array | None
     parts: Array
+    found: Array | None
     calibration: Vector
     names: Array | None = None
 
@@ -125,39 +141,38 @@ def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 
     drawn = np.concatenate(draws)  # resamples x metrics x models
     change = values - values[:, [first]]
     low, high = np.quantile(drawn - drawn[:, :, [first]], [0.025, 0.975], axis=0)
+    for ends in (change, low, high):
+        ends[np.abs(ends) <= _EQUAL * abs(values[0, first])] = 0.0
     table: dict[str, Any] = {"model": list(models)}
     for k, name in enumerate(METRICS):
         table[name] = values[k]
         table[f"{name}_change"] = change[k]
         table[f"{name}_low"], table[f"{name}_high"] = low[k], high[k]
     table["calibration"] = judged.calibration
-    groups = _by_group(models, first, judged)
-    return Comparison(list(models), reference, table, groups, n, judged.losses)
+    groups, worst = _by_group(models, first, judged)
+    return Comparison(list(models), reference, table, groups, worst, n, judged.losses)
 
 
 def _metrics(judged: Judged) -> Any:
     """A function from weights (resamples x rows) to metrics (resamples x metrics x models)."""
     losses, excess = judged.losses, judged.losses - judged.baseline
-    given = _indicators(judged.groups)
-    found = None if judged.found is None else _indicators(judged.found, judged.parts)
+    chosen = {
+        "worst_group_loss": _chosen(judged, losses, judged.groups),
+        "worst_group_excess": _chosen(judged, excess, judged.groups),
+        "found_group_excess": _chosen(judged, excess, judged.found),
+    }
 
-    def worst(weight: Matrix, values: Matrix, inside: Any) -> Matrix:
+    def in_worst(weight: Matrix, name: str) -> Matrix:
+        inside, values = chosen[name], losses if name == "worst_group_loss" else excess
         if inside is None:
-            return np.full((weight.shape[0], values.shape[0]), np.nan)
-        parts = []
-        for codes, count, rows in inside:
-            means = np.full((weight.shape[0], values.shape[0], count), -np.inf)
-            for g in range(count):
-                own = rows[codes == g]
-                mass = weight[:, own].sum(axis=1)
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    means[:, :, g] = (weight[:, own] @ values[:, own].T) / mass[:, None]
-            share = weight[:, rows].sum(axis=1, keepdims=True) / weight.sum(axis=1, keepdims=True)
-            parts.append(share * np.nanmax(means, axis=2))
-        return np.sum(parts, axis=0)
+            return np.full((weight.shape[0], losses.shape[0]), np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (weight @ (inside * values).T) / (weight @ inside.T.astype(np.float64))
 
     def tails(weight: Matrix) -> Matrix:
-        out = np.empty((weight.shape[0], excess.shape[0]))
+        out = np.full((weight.shape[0], excess.shape[0]), np.nan)
+        if not np.isfinite(excess).all():
+            return out
         for k, p in enumerate(weight):
             there = p > 0
             q = p[there] / p[there].sum()
@@ -167,47 +182,66 @@ def _metrics(judged: Judged) -> Any:
     def metrics(weight: Matrix) -> Matrix:
         weight = np.asarray(weight, dtype=np.float64)
         mean = weight @ losses.T / weight.sum(axis=1, keepdims=True)
-        return np.stack(
-            [mean, worst(weight, losses, given), worst(weight, excess, given),
-             worst(weight, excess, found), tails(weight)], axis=1,
-        )  # fmt: skip
+        return np.stack([mean, *(in_worst(weight, name) for name in chosen), tails(weight)], axis=1)
 
     return metrics
 
 
-def _indicators(labels: Array | None, parts: Array | None = None) -> Any:
-    """Codes, their number and the rows of each part."""
-    if labels is None:
+def _chosen(judged: Judged, values: Matrix, labels: Array | None) -> Array | None:
+    """For each model the rows of what is its worst group, by what it does on other parts.
+
+    `labels` are the same for all parts, or have a line for each of them.
+    """
+    if labels is None or not np.isfinite(values).all():
         return None
-    parts = np.zeros(labels.shape[0]) if parts is None else parts
-    out = []
-    for part in np.unique(parts):
-        rows = np.flatnonzero(parts == part)
-        found, codes = np.unique(labels[rows], return_inverse=True)
-        out.append((codes.reshape(-1), found.size, rows))
+    names = np.arange(judged.weight.size) if judged.names is None else judged.names
+    out = np.zeros(values.shape, dtype=bool)
+    for part in np.unique(judged.parts):
+        here = judged.parts == part
+        codes = labels if labels.ndim == 1 else labels[int(part)]
+        codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
+        there = ~np.isin(names, names[here])
+        if not there.any():  # a single part: nothing else to look it up on
+            there = here
+        weight, count = judged.weight[there], int(codes.max()) + 1
+        mass = np.bincount(codes[there], weights=weight, minlength=count)
+        able = np.zeros(count, dtype=bool)
+        able[: int(codes[there].max()) + 1] = eligible(codes[there], np.ones(weight.size))
+        for k, row in enumerate(values):
+            sums = np.bincount(codes[there], weights=weight * row[there], minlength=count)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                means = np.where(able & (mass > 0), sums / mass, -np.inf)
+            out[k] |= here & (codes == int(np.argmax(means)))
     return out
 
 
-def _by_group(models: list[str], first: int, judged: Judged) -> dict[str, Any]:
-    """Each given group under each model, with paired intervals."""
+def _by_group(models: list[str], first: int, judged: Judged) -> tuple[dict[str, Any], Any]:
+    """Each given group under each model, with paired intervals; and the worst one."""
     columns: dict[str, list[Any]] = {
         name: [] for name in ("group", "rows", "model", "loss", "change", "low", "high")
     }
     if judged.groups is None:
-        return dict(columns)
-    for label in np.unique(judged.groups):
+        return dict(columns), None
+    excess: dict[Any, float] = {}
+    unknown = not np.isfinite(judged.baseline).all()
+    labels, codes = np.unique(judged.groups, return_inverse=True)
+    able = dict(zip(labels.tolist(), eligible(codes.reshape(-1), np.ones(codes.size))))
+    for label in labels.tolist():
         inside = judged.groups == label
         p = judged.weight[inside] / judged.weight[inside].sum()
         rows = np.flatnonzero(inside) if judged.names is None else judged.names[inside]
+        if able[label]:
+            away = judged.losses[first] - (0.0 if unknown else judged.baseline)
+            excess[label] = float(p @ away[inside])
         for k, name in enumerate(models):
             away = judged.losses[k, inside] - judged.losses[first, inside]
             change = float(p @ away)
-            half = 1.96 * float(np.linalg.norm(np.bincount(rows, p * (away - change))))
+            half = half_width(np.bincount(rows, p * (away - change)), np.unique(rows).size)
             line = (label, np.unique(rows).size, name, float(p @ judged.losses[k, inside]), change,
                     change - half, change + half)  # fmt: skip
             for column, value in zip(columns.values(), line):
                 column.append(value)
-    return dict(columns)
+    return dict(columns), max(excess, key=lambda label: excess[label])
 
 
 def calibration_error(probabilities: Matrix, labels: Array, weight: Vector) -> float:
@@ -234,15 +268,19 @@ _NAMES = {
     "mean_loss": "mean loss",
     "worst_group_loss": "worst group",
     "worst_group_excess": "its excess",
-    "found_group_excess": "found group's excess",
-    "tail_excess": "tail's excess",
+    "found_group_excess": "found group's",
+    "tail_excess": "tail's",
 }
+_LEGEND = (
+    "In brackets: 95% intervals of the change against {reference!r}, paired row by row.",
+    "An excess is a loss less what boosted trees mixed with a linear model attain on the row: that",
+    "of the worst given group, of the worst of the groups that a tree finds, of the worst tenth.",
+)
 
 
 def _lines(found: Comparison) -> list[str]:
     table, first = found.table, found.models.index(found.reference)
     shown = [name for name in METRICS if np.isfinite(table[name]).any()]
-    unit = 0.01 * abs(float(table["mean_loss"][first])) or 1.0
     cells = [["", *(_NAMES[name] for name in shown)]]
     has_calibration = np.isfinite(table["calibration"]).any()
     if has_calibration:
@@ -252,18 +290,31 @@ def _lines(found: Comparison) -> list[str]:
         for name in shown:
             text = f"{table[name][k]:.4f}"
             if k != first:
-                change, low, high = (table[f"{name}_{end}"][k] for end in ("change", "low", "high"))
-                sure = "*" if low > 0 or high < 0 else ""
-                text += f" {change / unit:+.1f} ± {0.5 * (high - low) / unit:.1f}{sure}"
+                text += f" [{table[f'{name}_low'][k]:+.3f}, {table[f'{name}_high'][k]:+.3f}]"
             line.append(text)
         if has_calibration:
             line.append(f"{table['calibration'][k]:.3f}")
         cells.append(line)
+    legend = [line.format(reference=found.reference) for line in _LEGEND]
+    return [f"{found.n_rows} rows", "", *_aligned(cells), "", *legend, *_group_lines(found)]
+
+
+def _group_lines(found: Comparison) -> list[str]:
+    """The loss of each given group under each model, the worst-off first."""
+    count = len(found.models)
+    if not found.groups["group"]:
+        return []
+    loss = np.reshape(found.groups["loss"], (-1, count))
+    order = np.argsort(-loss[:, found.models.index(found.reference)], kind="stable")
+    cells = [["loss by group", "rows", *found.models]]
+    for k in order[:_SHOWN]:
+        label, rows = (found.groups[name][k * count] for name in ("group", "rows"))
+        cells.append([str(label), str(rows), *(f"{value:.4f}" for value in loss[k])])
+    more = [f"and {order.size - _SHOWN} more groups"] if order.size > _SHOWN else []
+    return ["", *_aligned(cells), *more]
+
+
+def _aligned(cells: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells)]
-    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in cells]
-    return [
-        *(row.rstrip() for row in rows),
-        f"{found.n_rows} rows; changes against {found.reference!r} in percent of its mean loss, "
-        "with half of a paired 95%",
-        "interval; * where that excludes 0",
-    ]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in cells]
+    return [line.rstrip() for line in lines]

@@ -9,51 +9,64 @@ from drago.advice.table import Comparison
 _WIDE = 0.2
 _WORDS = {
     FOUND: "found groups as features",
-    INTERACTIONS: "features of their own for each group",
+    INTERACTIONS: "features of their own for each group, if the group of a new row is known",
     REWEIGHTED: "groups of equal weight",
-    TREES: "a better model (boosted trees)",
+    TREES: "boosted trees",
 }
 
 
 def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[str]:
-    """Whether robustness buys anything here, what would help, and what to use."""
+    """Who is served worst, whether robustness buys anything, what would help, and what to use."""
     name = "worst_group_excess" if has_groups else "found_group_excess"
-    whom = "the worst given group" if has_groups else "the worst found group"
-    base = found.line(MEAN)
-    robust, unit = found.line(ROBUST), base["mean_loss"]
+    whom = "the worst group" if has_groups else "the worst found group"
+    base, robust = found.line(MEAN), found.line(ROBUST)
 
-    def change(line: dict[str, float], key: str) -> str:
-        share = [100.0 * line[f"{key}_{end}"] / unit for end in ("change", "low", "high")]
-        return "{:+.1f}% [{:+.1f}, {:+.1f}]".format(*share)
+    def effect(line: dict[str, float]) -> str:
+        ends = f"[{line[f'{name}_low']:+.3f}, {line[f'{name}_high']:+.3f}]"
+        price, low, high = (
+            100.0 * line[f"mean_loss_{end}"] / base["mean_loss"]
+            for end in ("change", "low", "high")
+        )
+        return (
+            f"the excess of {whom} goes from {base[name]:.3f} to {line[name]:.3f} ({ends}), the "
+            f"mean loss changes by {price:+.1f}% [{low:+.1f}, {high:+.1f}]"
+        )
 
+    sentences = []
+    if has_groups:
+        place = found.groups["group"].index(found.worst_group) + found.models.index(MEAN)
+        sentences.append(
+            f"The mean fit serves {str(found.worst_group)!r} worst: a loss of "
+            f"{found.groups['loss'][place]:.3f} on {found.groups['rows'][place]} rows, "
+            f"{base['mean_loss']:.3f} on all."
+        )
     low, high = robust[f"{name}_low"], robust[f"{name}_high"]
-    price = f"the mean loss changes by {change(robust, 'mean_loss')}"
-    what = f"the excess of {whom} by {change(robust, name)}"
-    if high < 0:
-        first = f"Robustness helps {whom} here: {what}, {price}."
+    if low == high == 0.0:
+        sentences.append("The robust fit that was chosen under the cap is the mean fit itself.")
+    elif high < 0:
+        sentences.append(f"Robustness helps {whom} here: {effect(robust)}.")
     elif low > 0:
-        first = f"Robustness does harm here: {what}, {price}."
-    elif high - low > _WIDE * unit:
-        first = (
-            f"These rows cannot tell whether robustness helps: {what}, an interval that is too "
-            f"wide; {price}."
+        sentences.append(f"Robustness does harm here: {effect(robust)}.")
+    elif high - low > _WIDE * base["mean_loss"]:
+        sentences.append(
+            f"These rows cannot tell whether robustness helps, for the interval is too wide: "
+            f"{effect(robust)}."
         )
     else:
-        first = f"Robustness buys nothing here that these rows could show: {what}, {price}."
+        sentences.append(
+            f"Robustness buys nothing here that these rows could show: {effect(robust)}."
+        )
     helpful = [
-        f"{_WORDS[model]} (the excess of {whom} {change(found.line(model), name)}, the mean loss "
-        f"{change(found.line(model), 'mean_loss')})"
+        f"- {_WORDS[model]}: {effect(found.line(model))}"
         for model in found.models
         if model in _WORDS and found.line(model)[f"{name}_high"] < 0
     ]
-    second = (
-        "What would help: " + "; ".join(helpful) + "."
-        if helpful
-        else (
-            f"Nothing that was tried lowers the excess of {whom} beyond what these rows leave in "
-            "doubt."
+    if helpful:
+        sentences += ["What would help:", *helpful]
+    else:
+        sentences.append(
+            f"Nothing else that was tried lowers the excess of {whom} beyond what these rows leave "
+            "in doubt."
         )
-    )
-    third = f"Use the {recommended}" if recommended == MEAN else f"Use: {recommended}"
-    unit_note = "Changes are in percent of the mean fit's mean loss, with 95% intervals."
-    return [first, second, f"{third}.", unit_note]
+    use = "Use the mean fit." if recommended == MEAN else f"Use: {recommended}."
+    return [*sentences, use]

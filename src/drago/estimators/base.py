@@ -34,6 +34,7 @@ from drago.estimators.data import TrainingData, scaled
 from drago.estimators.groups import as_labels, labels_from, without_columns
 from drago.estimators.presets import as_set, own_baseline
 from drago.estimators.report import WorstCaseReport, make_report
+from drago.loop.messages import warn
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
 from drago.solvers.solve import solve
@@ -71,6 +72,8 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         named = params.get("uncertainty", self.uncertainty)
         if isinstance(named, str) and any(key.startswith("uncertainty__") for key in params):
             params["uncertainty"] = as_set(named)
+            if self.baseline is None:  # that of a preset goes with it
+                params.setdefault("baseline", own_baseline(named))
         return super().set_params(**params)
 
     def __sklearn_tags__(self) -> Any:
@@ -106,7 +109,19 @@ class DROEstimator(CallbackSupport, BaseEstimator):
 
     def _take_groups(self, X: Any, groups: Any) -> tuple[Any, Any]:
         """X without the columns that hold groups, and the label of each row."""
+        if isinstance(groups, str):
+            raise ValueError(
+                f"groups must have a label for each row, but is the name {shown(groups)}; give "
+                f"group_columns={shown(groups)} to the estimator for a column of X."
+            )
         if self.group_columns is None:
+            wanted = getattr(self, "uncertainty", None)  # none where it is chosen among candidates
+            if groups is None and wanted is not None and as_set(wanted).needs_groups:
+                raise ValueError(
+                    f"uncertainty={shown(self.uncertainty)} needs to know the group of each row: "
+                    "give groups= to fit (in a pipeline with the step's name, as in "
+                    "droclassifier__groups=), or group_columns= to the estimator for columns of X."
+                )
             return X, as_labels(groups)
         if groups is not None:
             raise ValueError(
@@ -312,6 +327,13 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         WorstCaseReport
         """
         losses = self.losses(X, y)
+        if baseline is None and getattr(self, "baseline_", None) is not None:
+            warn(
+                "the model was fitted for the excess over a baseline, but none was given: the "
+                "weights are those of the plain losses; give baseline=, model.baseline_ for the "
+                "training rows.",
+                UserWarning,
+            )
         if groups is None and self.group_columns is not None and hasattr(X, "columns"):
             groups = labels_from(X, self.group_columns)
         groups = as_labels(groups)

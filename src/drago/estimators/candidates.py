@@ -116,8 +116,9 @@ class Fold:
             lost = np.setdiff1d(self.y, self.y[fitted])
             if lost.size:
                 raise ValueError(
-                    f"the training rows of a fold hold no row of class number {int(lost[0])}; use "
-                    "fewer folds, or a splitter that keeps every class in every fold."
+                    f"the training rows of a fold hold no row of class number {int(lost[0])} of "
+                    "classes_: leave so rare a class out, use fewer folds, or a splitter that "
+                    "keeps every class in every fold."
                 )
         judged = test[self.judged_by[test] > 0]
         attainable = self._attainable(fitted)

@@ -30,6 +30,8 @@ CRITERIA = (
     "worst_group",
     "tail",
 )
+# Held-out rows without which a group is not called the worst, unless all are as small.
+LEAST_GROUP = 10
 # Leaves of the tree that finds groups, and the least share of the rows in one.
 _LEAVES = 6
 _LEAST_SHARE = 0.05
@@ -147,7 +149,7 @@ def _worst_groups(
     """The worst group's mean for each model, and the rows of the reference's worst group.
 
     Given groups are those of all folds together. Found ones differ from fold to fold: the worst of
-    each counts, in the mean.
+    each counts, in the mean. Groups of fewer than 10 rows are left out.
     """
     parts = folds
     if criterion != "found_group_excess":
@@ -166,6 +168,7 @@ def _worst_groups(
         codes = np.unique(part.groups, return_inverse=True)[1].reshape(-1)
         mass = np.bincount(codes, weights=part.weight)
         means = np.array([np.bincount(codes, weights=part.weight * row) for row in excess]) / mass
+        means[:, ~eligible(codes, part.weight)] = -np.inf
         share = float(part.weight.sum())
         values, total = values + share * means.max(axis=1), total + share
         rows.append(codes == int(np.argmax(means[reference])))
@@ -173,7 +176,24 @@ def _worst_groups(
 
 
 def _error(values: Vector, weight: Vector) -> float:
-    """The standard error of a mean, where weight k is k rows."""
+    """The standard error of a weighted mean; infinite for a single row.
+
+    Whole weights are numbers of rows. For others ``sum w^2 r^2 / (sum w)^2`` estimates its square,
+    whatever their unit. Either way ``m / (m - 1)`` allows for the mean of m rows.
+    """
     total = float(weight.sum())
-    mean = float(weight @ values) / total
-    return float(np.sqrt(weight @ (values - mean) ** 2)) / total
+    away = values - float(weight @ values) / total
+    if (weight == np.round(weight)).all():
+        square, rows = float(weight @ away**2) / total**2, total
+    else:
+        square = float(weight**2 @ away**2) / total**2
+        rows = total**2 / float(weight @ weight)
+    return float(np.sqrt(square * rows / (rows - 1.0))) if rows > 1.0 + 1e-9 else np.inf
+
+
+def eligible(codes: Array, weight: Vector) -> npt.NDArray[np.bool_]:
+    """Which groups have enough rows to be called the worst; all where none has."""
+    whole = (weight == np.round(weight)).all()
+    sizes = np.bincount(codes, weights=weight if whole else None)
+    enough = sizes >= LEAST_GROUP
+    return enough if enough.any() else np.ones_like(enough)

@@ -50,12 +50,6 @@ class Column:
                 f"column {self.name!r} contains infinite entries, the first at row "
                 f"{int(np.isinf(found).argmax())}; remove or replace them."
             )
-        missing = np.isnan(found)
-        if missing.any() and not self.has_missing:
-            raise ValueError(
-                f"column {self.name!r} has {int(missing.sum())} missing values, the first at row "
-                f"{int(missing.argmax())}, but had none where the groups were found; impute them."
-            )
         return found
 
 
@@ -155,6 +149,12 @@ def _raw(X: Any) -> list[Any]:
     """The columns as they are."""
     if is_frame(X):
         return [X.iloc[:, j] for j in range(X.shape[1])]
+    if hasattr(X, "tocsr"):
+        raise ValueError(
+            f"X is a sparse matrix of shape {X.shape}, which this does not take; give X.toarray()."
+        )
+    if hasattr(X, "to_pandas"):
+        raise ValueError(f"X is a frame of {type(X).__module__}; give X.to_pandas().")
     X = np.asarray(X)
     if X.ndim != 2:
         raise ValueError(

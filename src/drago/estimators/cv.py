@@ -50,8 +50,10 @@ class _ChosenByCV:
 
     def _solve(self, X: Any, y: Array, weight: Any, metadata: dict[str, Any], start: Any) -> None:
         is_whole = self._choose(X, y, weight, metadata)
-        super()._solve(X, y, weight, metadata, start)  # type: ignore[misc]
-        del self._baseline_of_rows
+        try:
+            super()._solve(X, y, weight, metadata, start)  # type: ignore[misc]
+        finally:
+            del self._baseline_of_rows
         if not is_whole:
             raise KeyboardInterrupt("the choice was interrupted; it rests on the folds before.")
 
@@ -68,8 +70,6 @@ class _ChosenByCV:
         if sample_weight is not None or classifies:
             judged = np.ones(n) if sample_weight is None else check_sample_weight(sample_weight, n)
             judged = np.where(weight > 0, judged, 0.0)
-        if judged.max() < 1:  # weights that are no numbers of rows count as one each in the mean
-            judged = judged / judged[judged > 0].mean()
         if groups is not None:
             check_groups(groups, n)
             groups = np.asarray(groups)
@@ -261,10 +261,11 @@ random_state, device : as for `DRORegressor`
     Notes
     -----
     Of the models under the cap, the one with the least criterion is taken if it beats the best mean
-    fit by more than one standard error of the paired difference (weight k counts as k rows; weights
-    below 1 as one row in the mean); otherwise the best mean fit is. An
-    interrupt ends the search: the choice rests on the folds that were done, and
-    `KeyboardInterrupt` is raised after the fit on all rows.
+    fit by more than one standard error of the paired difference; otherwise the best mean fit is.
+    Where all weights are whole numbers, weight k counts as k rows; others have no unit. Groups of
+    fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
+    the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
+    after the fit on all rows.
     """
 
     def __init__(
@@ -369,10 +370,11 @@ random_state, device : as for `DROClassifier`
     Notes
     -----
     Of the models under the cap, the one with the least criterion is taken if it beats the best mean
-    fit by more than one standard error of the paired difference (weight k counts as k rows; weights
-    below 1 as one row in the mean); otherwise the best mean fit is. An
-    interrupt ends the search: the choice rests on the folds that were done, and
-    `KeyboardInterrupt` is raised after the fit on all rows.
+    fit by more than one standard error of the paired difference; otherwise the best mean fit is.
+    Where all weights are whole numbers, weight k counts as k rows; others have no unit. Groups of
+    fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
+    the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
+    after the fit on all rows.
     """
 
     def __init__(

@@ -25,6 +25,7 @@ from drago.estimators.baseline import check_kind, folds, out_of_fold_losses
 from drago.estimators.columns import Columns, is_frame
 from drago.estimators.data import scaled
 from drago.estimators.group_table import FoundGroups, judge
+from drago.estimators.groups import as_labels, given_names, labels_from
 from drago.estimators.rules import numbers_of, rules_of
 from drago.terms.losses import Logistic, Loss, Multinomial, Squared
 
@@ -82,8 +83,9 @@ def find_groups(
     baseline : "auto", estimator or None
         What is attainable. "auto" is a mixture of boosted trees and the linear fit, chosen on other
         folds; None looks for groups by the loss itself, hopeless rows included.
-    groups : array of shape (n,), optional
-        Labels that all folds and both halves are to hold in proportion, such as regions.
+    groups : array of shape (n,), str or list of str, optional
+        Labels that all folds and both halves are to hold in proportion, such as regions; or names
+        of columns of X, which stay features.
     sample_weight : array of shape (n,), optional
         Rows of weight 0 are left out.
     task : {"auto", "regression", "classification"}
@@ -137,6 +139,8 @@ def find_groups(
     weight = np.ones(X.shape[0])
     if sample_weight is not None:
         weight = scaled(check_sample_weight(sample_weight, X.shape[0]))
+    named = given_names(groups, X)
+    groups = labels_from(X, named, "groups") if named else as_labels(groups)
     codes = None if groups is None else check_groups(groups, X.shape[0])
     seed = _seed(random_state)
 
@@ -223,8 +227,10 @@ def _classifies(model: Any, y: Any, task: str) -> bool:
     if model is not None and (is_classifier(model) or is_regressor(model)):
         return is_classifier(model)
     y = np.asarray(y)
+    if _are_numbers(y):
+        y = y.astype(np.float64)
     if y.dtype.kind not in "biuf":
-        return not _are_numbers(y)
+        return True
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         return False  # refused as numbers
     with warnings.catch_warnings():
@@ -261,7 +267,8 @@ def _target(y: Any, n: int, classifies: bool) -> tuple[Array, Array | None]:
         )
     classes, codes = np.unique(labels, return_inverse=True)
     if classes.size < 2:
-        raise ValueError(f"y must hold at least two classes, but holds {shown(classes[0])} only.")
+        only = shown(classes.tolist()[0])
+        raise ValueError(f"y must hold at least two classes, but holds {only} only.")
     return (codes.astype(np.float64) if classes.size == 2 else codes.astype(np.int64)), classes
 
 

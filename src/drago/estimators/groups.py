@@ -85,11 +85,22 @@ def as_labels(groups: Any) -> Any:
     return groups
 
 
+def given_names(groups: Any, X: Any) -> list[Any]:
+    """The columns of X that were given as groups by their names; [] for labels."""
+    if isinstance(groups, (str, int)):
+        return [groups]
+    if not (isinstance(groups, (list, tuple)) and hasattr(X, "columns")):
+        return []
+    columns = set(X.columns)
+    named = all(isinstance(name, (str, int)) and name in columns for name in groups)
+    return list(groups) if named else []
+
+
 def names_of(columns: Any) -> list[Any]:
     """Names of group columns as a list."""
     if columns is None:
         return []
-    return [columns] if isinstance(columns, str) else list(columns)
+    return [columns] if isinstance(columns, (str, int)) else list(columns)
 
 
 def without_columns(X: Any, columns: Any) -> Any:
@@ -101,18 +112,18 @@ def without_columns(X: Any, columns: Any) -> Any:
     return X[[name for name in X.columns if name not in there]] if there else X
 
 
-def labels_from(X: Any, columns: Any) -> Any:
-    """The labels that columns of a frame hold."""
+def labels_from(X: Any, columns: Any, parameter: str = "group_columns") -> Any:
+    """The labels that columns of a frame hold; messages name the parameter that named them."""
     names = names_of(columns)
     if not hasattr(X, "columns"):
         raise ValueError(
-            f"group_columns={shown(columns)} was given, but X is a {type(X).__name__} and has no "
+            f"{parameter}={shown(columns)} was given, but X is a {type(X).__name__} and has no "
             "columns with names; give a frame, or the labels to fit as groups=."
         )
     missing = [name for name in names if name not in set(X.columns)]
     if missing or not names:
         raise ValueError(
-            f"group_columns must name columns of X, but {shown(missing or columns)} is none of "
+            f"{parameter} must name columns of X, but {shown(missing or columns)} is none of "
             f"{shown(list(X.columns))}."
         )
     return np.asarray(X[names[0]]) if len(names) == 1 else cross_groups(X[names])

@@ -116,7 +116,10 @@ def make_report(
         codes = codes.reshape(-1)
         mass = np.bincount(codes, weights=p[there])
         loss = np.bincount(codes, weights=(p * losses)[there]) / mass
-        half = _half_widths(losses[there], p[there], codes, mass, loss)
+        apart = (p[there] / mass[codes]) * (losses[there] - loss[codes])
+        half = np.array(
+            [half_width(apart[codes == g], int((codes == g).sum())) for g in range(labels.size)]
+        )
         worst = np.argsort(-loss, kind="stable")
         columns = {
             "group": labels,
@@ -143,18 +146,18 @@ def make_report(
     )
 
 
-def _half_widths(losses: Vector, p: Vector, codes: Array, mass: Array, means: Array) -> Vector:
-    """Half of the 95% interval of each group's mean loss, by Student.
+def half_width(terms: Array, n_rows: int) -> float:
+    """Half of the 95% interval of a weighted mean, by Student; NaN for a single row.
 
-    ``sum_i p_i^2 (l_i - mean)^2 / mass^2`` estimates the variance of a weighted mean; its factor
-    ``m / (m - 1)``, and Student's quantile, allow for a mean that comes from the same m rows.
+    `terms` are ``p_i (l_i - mean)`` with p of sum 1, whose squares add up to an estimate of the
+    variance; ``m / (m - 1)`` allows for a mean that comes from the same m rows.
     """
-    from scipy.stats import t
+    from scipy.stats import t as student
 
-    count = np.bincount(codes)
-    spread = np.bincount(codes, weights=(p * (losses - means[codes])) ** 2) / mass**2
-    free = np.where(count > 1, count - 1.0, np.nan)
-    return np.asarray(t.ppf(0.975, free) * np.sqrt(spread * count / free))
+    if n_rows < 2:
+        return float("nan")
+    square = float(terms @ terms) * n_rows / (n_rows - 1.0)
+    return float(student.ppf(0.975, n_rows - 1)) * float(np.sqrt(square))
 
 
 def _table(columns: dict[str, Array]) -> list[str]:

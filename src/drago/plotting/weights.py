@@ -9,7 +9,6 @@ import numpy as np
 from drago._validation import check_number, check_vector, shown
 from drago.plotting._axes import add_legend, axes_for, level_line, styled
 from drago.plotting._models import cap_of, curves, inside, losses_of, nominal
-from drago.terms.uncertainty import as_uncertainty
 
 # Points from which on a vector graphic would be slow to show.
 _MANY = 5000
@@ -64,6 +63,7 @@ class WeightsDisplay:
         *,
         uncertainty: Any = None,
         groups: Any = None,
+        baseline: Any = None,
         sample_weight: Any = None,
         name: str | None = None,
         ax: Any = None,
@@ -82,6 +82,8 @@ class WeightsDisplay:
             Needed for a model that is not of this library.
         groups : array of shape (n,), optional
             Needed for a `Grouped` set.
+        baseline : array of shape (n,), optional
+            Subtracted from the losses before the weights are found, as in a fit with a baseline.
         sample_weight : array of shape (n,), optional
         name : str, optional
             For the legend; the model's set where it is not given.
@@ -93,6 +95,8 @@ class WeightsDisplay:
         -------
         WeightsDisplay
         """
+        from drago.estimators.presets import as_set
+
         found = inside(model, X)
         if found is None or uncertainty is not None:
             if uncertainty is None:
@@ -100,12 +104,13 @@ class WeightsDisplay:
                     f"uncertainty must be given for {shown(model)}, which has no set of its own, "
                     "as in uncertainty=CVaR(0.1)."
                 )
-            chosen = as_uncertainty(uncertainty)
+            chosen = as_set(uncertainty)
             losses, _, _ = losses_of(model, X, y)
             _, p, there = nominal(losses, sample_weight)
             labels = None if groups is None else np.asarray(groups)[there]
             weights = np.zeros(losses.size)
-            weights[there] = chosen.oracle(p, groups=labels).weights(losses[there], 0.0)
+            excess = losses if baseline is None else losses - np.asarray(baseline)
+            weights[there] = chosen.oracle(p, groups=labels).weights(excess[there], 0.0)
             return cls.from_predictions(
                 losses,
                 weights,
@@ -116,7 +121,9 @@ class WeightsDisplay:
                 **kwargs,
             )
         model, X = found
-        report = model.worst_case_report(X, y, groups=groups, sample_weight=sample_weight, n_rows=0)
+        report = model.worst_case_report(
+            X, y, groups=groups, sample_weight=sample_weight, baseline=baseline, n_rows=0
+        )
         return cls.from_predictions(
             report.losses,
             report.dual_weights,
