@@ -352,7 +352,7 @@ def measure(options: argparse.Namespace, path: Path, rows: list[dict[str, Any]])
             began, data = time.perf_counter(), load(name)
             loss = as_loss("logistic" if data.task == "classification" else "squared")
             baseline = out_of_fold_losses(
-                "auto", data.X.to_numpy(), data.y, loss, groups=data.groups
+                "auto", data.X.to_numpy(), data.y, loss, groups=data.groups, with_groups=False
             )
             splits = splits_of(data, options.splits)
             skills: dict[int, float] = {}

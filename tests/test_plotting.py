@@ -610,6 +610,8 @@ def test_a_trade_off_of_a_path_and_of_a_comparison():
     # Solved to a relative gap of 1e-4.
     assert_allclose(display.points_.get_offsets(), other.points_.get_offsets(), rtol=0.02)
     assert [text.get_text() for text in display.texts_] == display.names == ["tail 1", "tail 0.3"]
+    legend = [text.get_text() for text in other.ax_.get_legend().get_texts()]
+    assert legend == display.names and other.texts_ == []
     assert other.names == display.names and other.points_.get_sizes().tolist() == [50]
     assert other.ax_.get_ylabel() == "loss of the worst group"
     tail = TradeOffDisplay.from_result(found, metric="tail_excess")

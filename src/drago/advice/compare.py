@@ -119,9 +119,7 @@ def compare(
             attainable = _given(baseline, n)
     else:
         design = columns.design(values)
-        attainable = attained(
-            baseline, with_groups(design, codes), target, loss, weight, random_state
-        )
+        attainable = attained(baseline, design, target, loss, weight, codes, random_state)
         excess = losses[names.index(reference)] - attainable
         found = cross_found(design, excess, weight, parts, random_state)
     errors = np.full(len(names), np.nan)
@@ -155,20 +153,20 @@ def _target(y: Any, model: Any) -> tuple[Array, Loss, Array | None]:
     return codes.astype(np.int64), Multinomial(), classes
 
 
-def with_groups(design: Any, codes: Array | None) -> Any:
-    """Features, and the group of each row as dummies: what is attainable may depend on it."""
-    if codes is None:
-        return design
-    dummies = (codes[:, None] == np.arange(1, int(codes.max()) + 1)).astype(np.float64)
-    return np.hstack([design, dummies])
-
-
-def attained(baseline: Any, design: Any, y: Array, loss: Loss, weight: Vector, seed: int) -> Vector:
+def attained(
+    baseline: Any,
+    design: Any,
+    y: Array,
+    loss: Loss,
+    weight: Vector,
+    groups: Array | None,
+    seed: int,
+) -> Vector:
     """What is attainable on each row."""
     if baseline is None:
         return np.zeros(y.shape[0])
     if isinstance(baseline, str) and baseline == "auto":
-        return out_of_fold_losses("auto", design, y, loss, weight=weight, seed=seed)
+        return out_of_fold_losses("auto", design, y, loss, weight=weight, groups=groups, seed=seed)
     return _given(baseline, y.shape[0])
 
 

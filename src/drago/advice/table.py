@@ -275,6 +275,7 @@ _LEGEND = (
     "In brackets: 95% intervals of the change against {reference!r}, paired row by row.",
     "An excess is a loss less what boosted trees mixed with a linear model attain on the row: that",
     "of the worst given group, of the worst of the groups that a tree finds, of the worst tenth.",
+    "Which group is the worst under a model is looked up on other rows than it is judged on.",
 )
 
 

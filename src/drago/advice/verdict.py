@@ -68,5 +68,10 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
             f"Nothing else that was tried lowers the excess of {whom} beyond what these rows leave "
             "in doubt."
         )
-    use = "Use the mean fit." if recommended == MEAN else f"Use: {recommended}."
+    use = f"Use: {recommended}."
+    if recommended == MEAN:
+        use = "Use the mean fit"
+        if helpful or high < 0:
+            use += ": what helps needs the group of a new row, or costs the mean more than 2%"
+        use += "."
     return [*sentences, use]

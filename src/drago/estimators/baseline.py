@@ -76,6 +76,7 @@ def out_of_fold_losses(
     seed: int = 0,
     labels: Array | None = None,
     n_folds: int = N_FOLDS,
+    with_groups: bool = True,
 ) -> Vector:
     """The loss of each row under a model that was fitted on the rows of other folds.
 
@@ -93,12 +94,16 @@ def out_of_fold_losses(
     weight : array of shape (n,), optional
         Rows of weight 0 are judged, and not fitted on.
     groups : array of shape (n,), optional
-        Folds hold all of them in proportion, where they are enough.
+        Folds hold all of them in proportion, where they are enough. For "auto" they are features
+        too: what is attainable on a row may depend on its group, also where the model that is
+        judged by it may not.
     seed : int
     labels : array of shape (n_classes,), optional
         What the classes are called where an estimator is fitted, in their order; their numbers
         where they are not given.
     n_folds : int
+    with_groups : bool
+        Whether "auto" has the groups as features.
     """
     n = y.shape[0]
     weight = np.ones(n) if weight is None else weight
@@ -106,6 +111,8 @@ def out_of_fold_losses(
     if not (isinstance(model, str) and model == "auto"):
         raw = _raw_out_of_fold(model, X, y, loss, weight, splits, labels)
         return loss.evaluate(y, raw)[0]
+    if groups is not None and with_groups:
+        X = _with_dummies(X, groups)
     trees = _trees(y, loss, len(splits), seed)
     dense = X if isinstance(X, np.ndarray) else X.toarray()
     threads = 1 if dense.size <= _SMALL else None
@@ -123,6 +130,17 @@ def out_of_fold_losses(
         best = min(mixtures, key=lambda losses: float(weight[train] @ losses[train]))
         out[test] = best[test]
     return out
+
+
+def _with_dummies(X: Any, groups: Array) -> Any:
+    """Features, and the group of each row as 0 and 1."""
+    codes = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    dummies = (codes[:, None] == np.arange(1, int(codes.max()) + 1)).astype(X.dtype)
+    if isinstance(X, np.ndarray):
+        return np.hstack([X, dummies])
+    from scipy import sparse
+
+    return sparse.hstack([X, dummies], format="csr")
 
 
 def _trees(y: Array, loss: Loss, n_folds: int, seed: int) -> Any:

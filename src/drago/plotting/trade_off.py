@@ -36,6 +36,7 @@ class TradeOffDisplay:
     ----------
     points_ : PathCollection
     texts_ : list of Annotation
+        The names of a path's models; those of a comparison are in the legend.
     ax_ : Axes
     figure_ : Figure
 
@@ -149,11 +150,21 @@ class TradeOffDisplay:
         self.points_ = ax.scatter(self.mean, self.worst, **style)
         ax.axvline(self.mean[0], **REFERENCE)
         ax.axhline(self.worst[0], **REFERENCE)
-        # The names go to the side where there is more room, those of neighbours above and below.
-        low, high = float(self.mean.min()), float(self.mean.max())
-        middle = 0.5 * (low + high)
+        self.texts_ = self._names_along(ax) if self.is_path else []
+        if not self.is_path:
+            dots = [ax.scatter([], [], color=colour, s=24) for colour in colours]
+            ax.legend(dots, self.names, fontsize="small", framealpha=1, edgecolor="none")
+        ax.margins(0.15)
+        ax.set_xlabel("mean loss")
+        ax.set_ylabel(self.label)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+    def _names_along(self, ax: Any) -> list[Any]:
+        """On the side where there is more room, those of neighbours above and below."""
+        middle = 0.5 * (float(self.mean.min()) + float(self.mean.max()))
         rank = np.argsort(np.argsort(self.worst))
-        self.texts_ = [
+        return [
             ax.annotate(
                 name,
                 (x, y),
@@ -164,11 +175,6 @@ class TradeOffDisplay:
             )
             for k, (name, x, y) in enumerate(zip(self.names, self.mean, self.worst))
         ]
-        ax.margins(0.15)
-        ax.set_xlabel("mean loss")
-        ax.set_ylabel(self.label)
-        self.ax_, self.figure_ = ax, ax.figure
-        return self
 
 
 def _named(tail: float, cost: float, reg: float, path: Any) -> str:
