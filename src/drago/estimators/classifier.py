@@ -48,7 +48,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
     baseline : None, "auto" or an estimator
         Another model, whose losses on rows that it has not seen are subtracted: the worst case is
         then about rows that could be served better, and not about noise. "auto" are boosted trees
-        mixed with the linear fit. It is fitted on folds of the training rows, five times.
+        mixed with the linear fit; groups, where there are some, are features of it. It is fitted
+        on folds of the training rows, five times.
     group_columns : str, list of str or None
         Columns of a frame that hold the groups, in place of ``groups`` in `fit`. They are no
         features.
