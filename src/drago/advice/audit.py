@@ -124,8 +124,9 @@ def audit(
     Notes
     -----
     Recommended is the method with the least excess of the worst group (given, else found) among
-    those whose mean loss is at most 2% above the mean fit's and whose change of that excess has a
-    95% interval below 0; the mean fit where there is none. Group interactions need the group of
+    those that lower it for sure and cost little for sure: the 95% interval of its change lies
+    below 0, and that of the mean loss below 2% of the mean fit's. The mean fit where there is none.
+    Group interactions need the group of
     every new row, so they are reported and not recommended. Of more than 20,000 rows, so many are
     drawn. Weights do not enter the search for groups.
     """
@@ -283,10 +284,10 @@ def _recommended(found: Comparison, has_groups: bool) -> str:
     """The method to use."""
     table, first = found.table, found.models.index(MEAN)
     name = "worst_group_excess" if has_groups else "found_group_excess"
-    cap = (1.0 + CAP) * table["mean_loss"][first]
+    cap = CAP * abs(table["mean_loss"][first])
     best = first
     for k, model in enumerate(found.models):
-        helps = table[f"{name}_high"][k] < 0 and table["mean_loss"][k] <= cap
+        helps = table[f"{name}_high"][k] < 0 and table["mean_loss_high"][k] <= cap
         if helps and model != INTERACTIONS and table[name][k] < table[name][best]:
             best = k
     return found.models[best]

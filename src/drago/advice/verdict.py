@@ -72,6 +72,6 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
     if recommended == MEAN:
         use = "Use the mean fit"
         if helpful or high < 0:
-            use += ": what helps needs the group of a new row, or costs the mean more than 2%"
+            use += ": what helps needs the group of a new row, or may cost the mean more than 2%"
         use += "."
     return [*sentences, use]
