@@ -126,9 +126,8 @@ def audit(
     Recommended is the method with the least excess of the worst group (given, else found) among
     those that lower it for sure and cost little for sure: the 95% interval of its change lies
     below 0, and that of the mean loss below 2% of the mean fit's. The mean fit where there is none.
-    Group interactions need the group of
-    every new row, so they are reported and not recommended. Of more than 20,000 rows, so many are
-    drawn. Weights do not enter the search for groups.
+    Group interactions need the group of every new row, so they are reported and not recommended.
+    Of more than 20,000 rows, so many are drawn. Weights do not enter the search for groups.
     """
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)
