@@ -156,18 +156,11 @@ def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 
 def _metrics(judged: Judged) -> Any:
     """A function from weights (resamples x rows) to metrics (resamples x metrics x models)."""
     losses, excess = judged.losses, judged.losses - judged.baseline
-    chosen = {
-        "worst_group_loss": _chosen(judged, losses, judged.groups),
-        "worst_group_excess": _chosen(judged, excess, judged.groups),
-        "found_group_excess": _chosen(judged, excess, judged.found),
+    worst = {
+        "worst_group_loss": _worst_group(judged, losses, judged.groups),
+        "worst_group_excess": _worst_group(judged, excess, judged.groups),
+        "found_group_excess": _worst_group(judged, excess, judged.found),
     }
-
-    def in_worst(weight: Matrix, name: str) -> Matrix:
-        inside, values = chosen[name], losses if name == "worst_group_loss" else excess
-        if inside is None:
-            return np.full((weight.shape[0], losses.shape[0]), np.nan)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (weight @ (inside * values).T) / (weight @ inside.T.astype(np.float64))
 
     def tails(weight: Matrix) -> Matrix:
         out = np.full((weight.shape[0], excess.shape[0]), np.nan)
@@ -182,37 +175,51 @@ def _metrics(judged: Judged) -> Any:
     def metrics(weight: Matrix) -> Matrix:
         weight = np.asarray(weight, dtype=np.float64)
         mean = weight @ losses.T / weight.sum(axis=1, keepdims=True)
-        return np.stack([mean, *(in_worst(weight, name) for name in chosen), tails(weight)], axis=1)
+        of_groups = [np.array([mean_of(p) for p in weight]) for mean_of in worst.values()]
+        return np.stack([mean, *of_groups, tails(weight)], axis=1)
 
     return metrics
 
 
-def _chosen(judged: Judged, values: Matrix, labels: Array | None) -> Array | None:
-    """For each model the rows of what is its worst group, by what it does on other parts.
+def _worst_group(judged: Judged, values: Matrix, labels: Array | None) -> Any:
+    """A function from weights to each model's mean over its worst group, looked up elsewhere.
 
-    `labels` are the same for all parts, or have a line for each of them.
+    Which group that is on a part of the rows is looked up on the others, with the same weights: so
+    resamples tell how much the choice adds to the spread. `labels` are the same for all parts, or
+    have a line for each of them.
     """
     if labels is None or not np.isfinite(values).all():
-        return None
+        return lambda weight: np.full(values.shape[0], np.nan)
     names = np.arange(judged.weight.size) if judged.names is None else judged.names
-    out = np.zeros(values.shape, dtype=bool)
+    parts = []
     for part in np.unique(judged.parts):
-        here = judged.parts == part
+        here = np.flatnonzero(judged.parts == part)
         codes = labels if labels.ndim == 1 else labels[int(part)]
         codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
-        there = ~np.isin(names, names[here])
-        if not there.any():  # a single part: nothing else to look it up on
+        there = np.flatnonzero(~np.isin(names, names[here]))
+        if not there.size:  # a single part: nothing else to look it up on
             there = here
-        weight, count = judged.weight[there], int(codes.max()) + 1
-        mass = np.bincount(codes[there], weights=weight, minlength=count)
-        able = np.zeros(count, dtype=bool)
-        able[: int(codes[there].max()) + 1] = eligible(codes[there], np.ones(weight.size))
-        for k, row in enumerate(values):
-            sums = np.bincount(codes[there], weights=weight * row[there], minlength=count)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                means = np.where(able & (mass > 0), sums / mass, -np.inf)
-            out[k] |= here & (codes == int(np.argmax(means)))
-    return out
+        able = np.zeros(int(codes.max()) + 1, dtype=bool)
+        enough = eligible(codes[there], np.ones(there.size))
+        able[: enough.size] = enough
+        parts.append((here, codes[here], there, codes[there], able))
+
+    def means(weight: Vector) -> Vector:
+        sums, masses = np.zeros(values.shape[0]), np.zeros(values.shape[0])
+        for here, codes, there, others, able in parts:
+            mass = np.bincount(others, weights=weight[there], minlength=able.size)
+            own = np.bincount(codes, weights=weight[here], minlength=able.size)
+            for k, row in enumerate(values):
+                total = np.bincount(others, weights=weight[there] * row[there], minlength=able.size)
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    g = int(np.argmax(np.where(able & (mass > 0), total / mass, -np.inf)))
+                inside = here[codes == g]
+                sums[k] += weight[inside] @ row[inside]
+                masses[k] += own[g]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return sums / masses
+
+    return means
 
 
 def _by_group(models: list[str], first: int, judged: Judged) -> tuple[dict[str, Any], Any]:
