@@ -73,7 +73,7 @@ def test_scikit_learn_checks_of_other_settings(estimator, check):
 def test_scikit_learn_checks_with_trees(estimator, check, request):
     if check.func.__name__.startswith("check_sample_weight_equivalence"):
         reason = "trees of folds: copies of a row may go to several folds, and trees see the copies"
-        # Those that choose pass where they choose the mean fit both times, as they do on this data.
+        # Those that choose pass where they choose the same fit both times.
         chooses = hasattr(estimator, "candidates")
         request.applymarker(pytest.mark.xfail(reason=reason, strict=not chooses))
     check(estimator)

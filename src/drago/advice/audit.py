@@ -112,7 +112,7 @@ def audit(
         How often every row is judged, in other folds each time, where there is time for it.
     time_budget : float
         Seconds after which no other fold is begun. The first one is always finished, and so is the
-        fit of the recommended model: on thousands of rows that takes some ten seconds.
+        fit of the recommended model.
     random_state : int
     verbose : int
         0 is silent, 1 prints a line for each fold.
@@ -199,7 +199,7 @@ def _require_members(y: Array) -> None:
     found, counts = np.unique(y, return_counts=True)
     if counts.min() < LEAST_OF_CLASS:
         raise ValueError(
-            f"y holds {counts.min()} rows of the class {shown(found[counts.argmin()])}, and every "
+            f"y holds {counts.min()} rows of the class {shown(found.tolist()[counts.argmin()])}, and every "
             f"class needs {LEAST_OF_CLASS}; leave such rows out or join classes, or give "
             "task='regression' if these are numbers."
         )

@@ -109,7 +109,9 @@ class WeightsDisplay:
             _, p, there = nominal(losses, sample_weight)
             labels = None if groups is None else np.asarray(groups)[there]
             weights = np.zeros(losses.size)
-            excess = losses if baseline is None else losses - np.asarray(baseline)
+            excess = losses
+            if baseline is not None:
+                excess = losses - check_vector("baseline", baseline, losses.size)
             weights[there] = chosen.oracle(p, groups=labels).weights(excess[there], 0.0)
             return cls.from_predictions(
                 losses,
