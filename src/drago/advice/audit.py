@@ -198,8 +198,9 @@ def _require_members(y: Array) -> None:
     """Every class has a row in every fold to fit, and in those within it."""
     found, counts = np.unique(y, return_counts=True)
     if counts.min() < LEAST_OF_CLASS:
+        rare = shown(found.tolist()[counts.argmin()])
         raise ValueError(
-            f"y holds {counts.min()} rows of the class {shown(found.tolist()[counts.argmin()])}, and every "
+            f"y holds {counts.min()} rows of the class {rare}, and every "
             f"class needs {LEAST_OF_CLASS}; leave such rows out or join classes, or give "
             "task='regression' if these are numbers."
         )
