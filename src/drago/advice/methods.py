@@ -160,7 +160,7 @@ class Task:
         if self.groups is not None:
             models[INTERACTIONS] = mean(self.crossed(here, train)), self.crossed(there, test)
             models[REWEIGHTED] = mean(here, self.balanced(train)), there
-        models[TREES] = self.trees().fit(here, y, sample_weight=weight), there
+        models[TREES] = self.trees().fit(here, y, **self._weights(weight)), there
         losses = [row_losses(*models[name], self.y[test]) for name in self.names]
         proba = None
         if self.classifies:
@@ -172,6 +172,11 @@ class Task:
             "probabilities": proba,
         }
 
+    @staticmethod
+    def _weights(weight: Vector) -> dict[str, Vector]:
+        """Weights for a fit; none where they are equal, as trees take long to bin weighted rows."""
+        return {"sample_weight": weight} if np.ptp(weight) > 0 else {}
+
     def prepare_on(self, rows: Array) -> Any:
         from sklearn.base import clone
 
@@ -180,7 +185,7 @@ class Task:
     def made(self, name: str, params: dict[str, Any], reg: float) -> tuple[Any, dict[str, Any]]:
         """A pipeline for a method, and what its fit is given besides X and y."""
         last: Any = self.plain(CVaR(1.0), l2_reg=reg)
-        given: dict[str, Any] = {"sample_weight": self.weight}
+        given: dict[str, Any] = {**self._weights(self.weight)}
         if name == ROBUST:
             last = self.plain(
                 params["uncertainty"],

@@ -175,21 +175,21 @@ def _metrics(judged: Judged) -> Any:
     def metrics(weight: Matrix) -> Matrix:
         weight = np.asarray(weight, dtype=np.float64)
         mean = weight @ losses.T / weight.sum(axis=1, keepdims=True)
-        of_groups = [np.array([mean_of(p) for p in weight]) for mean_of in worst.values()]
+        of_groups = [means(weight) for means in worst.values()]
         return np.stack([mean, *of_groups, tails(weight)], axis=1)
 
     return metrics
 
 
 def _worst_group(judged: Judged, values: Matrix, labels: Array | None) -> Any:
-    """A function from weights to each model's mean over its worst group, looked up elsewhere.
+    """A function from weights (resamples x rows) to means over worst groups (resamples x models).
 
-    Which group that is on a part of the rows is looked up on the others, with the same weights: so
-    resamples tell how much the choice adds to the spread. `labels` are the same for all parts, or
-    have a line for each of them.
+    Which group is a model's worst on a part of the rows is looked up on the others, with the same
+    weights: so resamples tell how much the choice adds to the spread. `labels` are the same for all
+    parts, or have a line for each of them.
     """
     if labels is None or not np.isfinite(values).all():
-        return lambda weight: np.full(values.shape[0], np.nan)
+        return lambda weight: np.full((weight.shape[0], values.shape[0]), np.nan)
     names = np.arange(judged.weight.size) if judged.names is None else judged.names
     parts = []
     for part in np.unique(judged.parts):
@@ -199,23 +199,33 @@ def _worst_group(judged: Judged, values: Matrix, labels: Array | None) -> Any:
         there = np.flatnonzero(~np.isin(names, names[here]))
         if not there.size:  # a single part: nothing else to look it up on
             there = here
-        able = np.zeros(int(codes.max()) + 1, dtype=bool)
         enough = eligible(codes[there], np.ones(there.size))
-        able[: enough.size] = enough
-        parts.append((here, codes[here], there, codes[there], able))
+        parts.append(
+            [
+                (here[codes[here] == g], there[codes[there] == g], g < enough.size and enough[g])
+                for g in range(int(codes.max()) + 1)
+            ]
+        )
 
-    def means(weight: Vector) -> Vector:
-        sums, masses = np.zeros(values.shape[0]), np.zeros(values.shape[0])
-        for here, codes, there, others, able in parts:
-            mass = np.bincount(others, weights=weight[there], minlength=able.size)
-            own = np.bincount(codes, weights=weight[here], minlength=able.size)
-            for k, row in enumerate(values):
-                total = np.bincount(others, weights=weight[there] * row[there], minlength=able.size)
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    g = int(np.argmax(np.where(able & (mass > 0), total / mass, -np.inf)))
-                inside = here[codes == g]
-                sums[k] += weight[inside] @ row[inside]
-                masses[k] += own[g]
+    def sums_over(weight: Matrix, rows: Array) -> tuple[Matrix, Matrix]:
+        """Of weighted values (resamples x models), and of weights (resamples x 1)."""
+        inside = weight[:, rows]
+        return inside @ values[:, rows].T, inside.sum(axis=1, keepdims=True)
+
+    def means(weight: Matrix) -> Matrix:
+        shape = weight.shape[0], values.shape[0]
+        sums, masses = np.zeros(shape), np.zeros(shape)
+        for groups in parts:
+            elsewhere = np.full((len(groups), *shape), -np.inf)
+            for mean, (_, there, is_able) in zip(elsewhere, groups):
+                if is_able:
+                    total, mass = sums_over(weight, there)
+                    np.divide(total, mass, out=mean, where=mass > 0)
+            worst = elsewhere.argmax(axis=0)
+            for g, (here, _, _) in enumerate(groups):
+                total, mass = sums_over(weight, here)
+                sums += np.where(worst == g, total, 0.0)
+                masses += np.where(worst == g, mass, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return sums / masses
 
