@@ -123,6 +123,8 @@ def hessian(problem: DROProblem, ev: Evaluation, q: RowVector, oracle: DualOracl
     d, k = problem.n_features, problem.n_outputs
     m = d + int(problem.fit_intercept)
     H = problem.rows.hessian(problem.loss, ev, q, response, problem.fit_intercept)
+    if H is None:
+        return None
     ridge = np.zeros((k, m))
     ridge[:, :d] = problem.mu
     H[np.diag_indices(k * m)] += ridge.reshape(-1)

@@ -282,7 +282,7 @@ class GapSearch:
                 return
             if self.gap <= _RULE.good_enough * (self.primal - value):
                 return  # no certificate could be much better: value is attained
-            cost = 2.0 * curvature_cost(problem, problem.rows.count(q)) + 2.0
+            cost = 2.0 * curvature_cost(problem, problem.rows.hessian_rows(q)) + 2.0
             step = newton_step(problem, ev, q, g, self.oracle) if cost <= self.credit else None
             if step is None:
                 return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -44,6 +45,8 @@ from drago.terms.uncertainty import (
     as_uncertainty,
 )
 
+# Relative distance to the cap below which a weight counts as lying on it.
+_ON_BOUND = 1e-12
 _SETS = (CVaR, Simplex, Chi2Ball, KLBall, Extremile, ESRM, Spectrum)
 
 
@@ -229,6 +232,16 @@ class TensorOracle:
         return (capped_chi2 if name == "chi2" else capped_kl)(u, p, c, cap)
 
 
+@dataclass(frozen=True)
+class TensorResponse:
+    """How weights move with the losses, ``dq_i = rate_i (du_i - m)``, all together.
+
+    ``m`` is the mean of ``du`` weighted by the rates, which are 0 for rows that do not move.
+    """
+
+    rate: Tensor
+
+
 class BoundOracle:
     """A `TensorOracle` with the nominal weights of a store's rows."""
 
@@ -257,6 +270,39 @@ class BoundOracle:
         r = self.oracle._weights_of_means(mean, c, mass)
         return rows.p * (r / mass)[rows.groups]
 
-    def response(self, u: Tensor, c: float, q: Tensor | None = None) -> tuple[Tensor, None]:
-        """The weights; how they respond is not computed here."""
-        return self.weights(u, c) if q is None else q, None
+    def response(
+        self, u: Tensor, c: float, q: Tensor | None = None
+    ) -> tuple[Tensor, TensorResponse | None]:
+        """The weights and their derivative, which is known for `CVaR` and the simplex."""
+        q = self.weights(u, c) if q is None else q
+        if not self.oracle.uncertainty.is_capped or is_zero(c):
+            return q, None
+        is_chi2 = self.oracle.divergence.is_chi2
+        rate = (self.rows.p if is_chi2 else q) / c
+        return q, TensorResponse(torch.where(self._is_free(q), rate, 0.0))
+
+    def with_mirror(self, u: Tensor, c: float) -> tuple[Tensor, Tensor]:
+        """`weights` of `CVaR` and the simplex, and their mirror coordinate.
+
+        With KL that is ``min((u_i - tau) / c, log cap)``, finite where a weight underflows; tau is
+        read off the heaviest free row, or the least loss at the cap.
+        """
+        q = self.weights(u, c)
+        ratio = self.rows.relative(q)
+        if self.oracle.divergence.is_chi2:
+            return q, ratio
+        top, free = math.log(self._cap), self._is_free(q)
+        place = torch.where(free, q, -1.0).argmax(0, keepdim=True)
+        at_cap = torch.where(q > 0, u, math.inf).amin() - c * top
+        of_free = u.gather(0, place) - c * torch.log(ratio.gather(0, place))
+        tau = torch.where(free.any(), of_free, at_cap)
+        return q, ((u - tau) / c).clamp(max=top)
+
+    @property
+    def _cap(self) -> float:
+        share = self.oracle.uncertainty.tail_share
+        return math.inf if share is None else 1.0 / share
+
+    def _is_free(self, q: Tensor) -> Tensor:
+        """Which weights lie between their bounds."""
+        return (q > 0) & (q < self._cap * (1.0 - _ON_BOUND) * self.rows.p)

@@ -15,11 +15,14 @@ Coefficients, gradients and matrices of the features are small, and NumPy arrays
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from drago.rows.evaluation import Evaluation as Evaluation
+from drago.rows.evaluation import Gradient as Gradient
+from drago.rows.evaluation import NonFiniteLossError as NonFiniteLossError
 from drago.rows.factor import Factor
 
 Vector = npt.NDArray[np.float64]
@@ -34,27 +37,6 @@ Kept = npt.NDArray[np.bool_] | None
 """Which of the rows that were given have weight; None for all of them."""
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
-
-
-class NonFiniteLossError(ArithmeticError, ValueError):
-    """A loss or its derivative came out as NaN or infinite."""
-
-
-class Evaluation(NamedTuple):
-    """What one visit to the data at ``(w, b)`` yields."""
-
-    w: Matrix
-    b: Vector
-    raw: RowVector
-    losses: RowVector
-    dlosses: RowVector
-
-
-class Gradient(NamedTuple):
-    """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b."""
-
-    w: Matrix
-    b: Vector
 
 
 def is_a(kind: str) -> Callable[[Operation], Operation]:
@@ -114,6 +96,10 @@ class RowStore:
     def has(self, capability: str) -> bool:
         """Whether the store can do this."""
         return capability in self.capabilities
+
+    def responds(self, uncertainty: Any, n_outputs: int) -> bool:
+        """Whether "responses" are about weights of this set."""
+        return True
 
     def has_cheap_gram(self, loss: Any) -> bool:
         """Whether the Gram matrix of all rows takes no longer than that of a few."""
@@ -311,9 +297,16 @@ class RowStore:
 
     def hessian(
         self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
-    ) -> Matrix:
-        """``sum_i q_i l_i'' + Z' (dq/dl) Z`` with Z the gradients of the losses, class-major."""
+    ) -> Matrix | None:
+        """``sum_i q_i l_i'' + Z' (dq/dl) Z`` with Z the gradients of the losses, class-major.
+
+        None where that is not known.
+        """
         raise NotImplementedError
+
+    def hessian_rows(self, q: RowVector = None) -> int:
+        """How many rows `hessian` reads with these weights, or at most."""
+        return self.n_samples if q is None else self.count(q)
 
     # ------------------------------------------------------------------- vectors of the rows
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from drago._validation import check_groups, check_nominal
 from drago.oracles.tensors import TensorOracle, working_dtype
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
-from drago.rows.factor import Factor
 from drago.rows.memory import ArrayRows
 from drago.rows.open import Opened
 from drago.rows.tables.tensors import LinearTensorTables
@@ -31,19 +30,15 @@ from drago.rows.tensor_checks import (
     nominal_weights,
     on_host,
 )
-from drago.rows.tensor_factor import TensorFactor
+from drago.rows.tensor_curvature import TensorCurvature
 from drago.rows.tensor_losses import on_tensors
-from drago.rows.tensors import Chosen, TensorVectors, by_label, to_host
+from drago.rows.tensors import TensorVectors, by_label, to_host
 from drago.terms.losses import Squared
 
 Array = npt.NDArray[Any]
 
-# Entries of X that are converted to float64 at a time, on processors and on other devices.
-_CHUNK, _LARGE_CHUNK = 1 << 18, 1 << 26
 # Rows, and entries of X, that take a graphics card as long as it takes to tell it what to do.
 _LEAST_PART, _SMALL = 1 << 20, 1 << 27
-# Unknowns from which on their matrices are factored on the card.
-_LARGE_MATRIX = 128
 # A loss whose kernel gives raw predictions as well.
 _PLAIN = Squared()
 
@@ -97,7 +92,7 @@ def moved(rows: Any, device: Any, loss: Any, uncertainty: Any) -> TensorVectors:
     )
 
 
-class TensorRows(TensorVectors):
+class TensorRows(TensorCurvature):
     """The rows of a tensor.
 
     Parameters
@@ -113,6 +108,8 @@ class TensorRows(TensorVectors):
     baseline : tensor of shape (n,) or None
         What is subtracted from the losses.
     """
+
+    capabilities = frozenset({"responses", "tables"})
 
     def __init__(
         self,
@@ -261,10 +258,6 @@ class TensorRows(TensorVectors):
         rows = max(1, self._chunk // self.n_features)
         return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
 
-    @property
-    def _chunk(self) -> int:
-        return _CHUNK if self.device.type == "cpu" else _LARGE_CHUNK
-
     def predict(self, w: Matrix, b: Vector) -> Tensor:
         if not w.any():
             return self.on_device(b).expand(self.n_samples, -1).contiguous()
@@ -366,91 +359,6 @@ class TensorRows(TensorVectors):
             slope = (slope + loss.curvature * off).clamp(max=loss.lipschitz)
         size = ev.losses[place].abs().clamp(min=max(scale, np.finfo(float).tiny))
         return float((slope * off / size[:, None]).amax())
-
-    # ------------------------------------------------------------- the curvature of some rows
-
-    def features(self, index: Tensor, intercept: bool) -> Tensor:
-        """Rows of X in float64, with a last 1 for an intercept."""
-        F = self.X.index_select(0, index).to(self.p.dtype)
-        return torch.nn.functional.pad(F, (0, 1), value=1.0) if intercept else F
-
-    def _parts(self, chosen: Chosen, width: int) -> list[slice]:
-        """Places of a selection, as many at a time as memory likes."""
-        n, step = int(chosen.index.shape[0]), max(1, self._chunk // width)
-        return [slice(k, min(k + step, n)) for k in range(0, n, step)]
-
-    def curvature(self, loss: Any, raw: Tensor, q: Tensor) -> Tensor:
-        if raw.shape[1] > 1:
-            return loss.curvature * q
-        return q * on_tensors(loss).second(self.y, raw)
-
-    def gram(self, chosen: Chosen, weight: Tensor, intercept: bool) -> Matrix:
-        m = self.n_features + int(intercept)
-        out = torch.zeros((m, m), dtype=self.p.dtype, device=self.device)
-        for part in self._parts(chosen, m):
-            place = chosen.index[part]
-            F = self.features(place, intercept)
-            out.addmm_((F * weight[place, None]).T, F)
-        return to_host(out)
-
-    def factor(self, H: Matrix) -> Factor:
-        is_large = self.device.type == "cuda" and H.shape[0] >= _LARGE_MATRIX
-        return TensorFactor(self.on_device(H)) if is_large else Factor(H)
-
-    def leverages(self, chosen: Chosen, root: Any, intercept: bool) -> Tensor:
-        there = root.T if isinstance(root, Tensor) else self.on_device(root.T)
-        out = self.p.new_empty(chosen.index.shape[0])
-        for part in self._parts(chosen, root.shape[1]):
-            moved = self.features(chosen.index[part], intercept) @ there
-            out[part] = (moved * moved).sum(1)
-        return out.sqrt_()
-
-    def unbent(self, chosen: Chosen, raw: Tensor, step: Gradient, delta: float) -> Chosen:
-        place = chosen.index
-        move = self.predict(step.w, step.b)[place, 0]
-        residual = raw[place, 0] - self.y[place]
-        return Chosen(place[(residual - move).abs() <= delta])
-
-    def class_hessian(
-        self, loss: Any, chosen: Chosen, raw: Tensor, q: Tensor, intercept: bool
-    ) -> Matrix:
-        k, m = raw.shape[1], self.n_features + int(intercept)
-        H = self.p.new_zeros((k, k, m, m))
-        for part in self._parts(chosen, m):
-            place = chosen.index[part]
-            F, pi = self.features(place, intercept), torch.softmax(raw[place], 1)
-            for a in range(k):
-                of_class = q[place] * pi[:, a]
-                for c in range(a, k):
-                    moved = of_class * ((1.0 if a == c else 0.0) - pi[:, c])
-                    H[a, c].addmm_((F * moved[:, None]).T, F)
-        found = to_host(H)
-        for a in range(k):
-            for c in range(a):
-                found[a, c] = found[c, a].T
-        return found.transpose(0, 2, 1, 3).reshape(k * m, k * m)
-
-    def class_diagonal(
-        self, loss: Any, chosen: Chosen, raw: Tensor, q: Tensor, intercept: bool
-    ) -> Matrix:
-        out = self.p.new_zeros((self.n_features, raw.shape[1]))
-        for part in self._parts(chosen, self.n_features):
-            place = chosen.index[part]
-            pi = torch.softmax(raw[place], 1)
-            out.addmm_((self.features(place, False) ** 2).T, q[place, None] * pi * (1.0 - pi))
-        return to_host(out)
-
-    def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Tensor:
-        k, out = inverse.shape[0], self.p.new_zeros(chosen.index.shape[0])
-        blocks = self.on_device(np.ascontiguousarray(inverse.transpose(0, 2, 1, 3)))
-        for part in self._parts(chosen, inverse.shape[1]):
-            F = self.features(chosen.index[part], intercept)
-            own = [((F @ blocks[a, a]) * F).sum(1) for a in range(k)]
-            for a in range(k):
-                for c in range(a + 1, k):
-                    pair = own[a] + own[c] - 2.0 * ((F @ blocks[a, c]) * F).sum(1)
-                    out[part] = torch.maximum(out[part], pair)
-        return out.sqrt_()
 
 
 @cache

@@ -65,6 +65,10 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
          objective at w = 0;
        - in balls with the logistic loss on tiny data (2^15 entries);
        - with several outputs for at most 20 unknowns and l2_reg < 0.1.
+       On a device: for a `CVaR` or the simplex and one output, if a Hessian costs no more than 2
+       passes; not for squared losses with a shift cost on a graphics card, where L-BFGS has the
+       Hessian of all rows for its metric, unless it is the simplex with KL, whose Hessian changes
+       with the weights.
     3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
        100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
        several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
@@ -79,7 +83,9 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"
     if not problem.rows.has("compiled"):
         where = "on a device" if problem.rows.is_linear else "for a model that is not linear"
-        return IN_METRIC, (LBFGS(),), f"auto took lbfgs in a metric, {where}; "
+        if _is_for_newton_on_device(problem):
+            return Newton(), (IN_METRIC, LBFGS()), f"auto took newton, {where}; "
+        return IN_METRIC, (*_newton(problem), LBFGS()), f"auto took lbfgs in a metric, {where}; "
     unknowns = n_unknowns(problem)
     if _is_for_newton(problem):
         why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
@@ -88,15 +94,18 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     users = problem.loss.is_users
     if _is_well_conditioned(problem):
         why = "auto took lbfgs, for well-conditioned features; "
-        return LBFGS(), () if users else (IN_METRIC,), why
+        return LBFGS(), () if users else (IN_METRIC, *_newton(problem)), why
     few = problem.n_samples < _RULE.rows_per_unknown * problem.n_features * problem.n_outputs
     if problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg:
         why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
         return LBFGS(), () if users else (IN_METRIC,), why
-    others: tuple[Method, ...] = ()
-    if not users:
-        others = (Newton(), LBFGS()) if Newton.is_affordable(problem) else (LBFGS(),)
+    others = () if users else (*_newton(problem), LBFGS())
     return IN_METRIC, others, "auto took lbfgs in a metric, the fastest on most problems; "
+
+
+def _newton(problem: DROProblem) -> tuple[Method, ...]:
+    """Newton's method, where its steps are affordable."""
+    return (Newton(),) if Newton.is_affordable(problem) else ()
 
 
 def _rows_in_tail(problem: DROProblem) -> float:
@@ -131,6 +140,14 @@ def _is_for_newton(problem: DROProblem) -> bool:
     # Logistic losses take many steps while the coefficients grow.
     kinks = problem.nu == 0 and problem.loss.is_of_residuals
     return kinks and curvature_cost(problem, rows) <= _RULE.cheap_tail
+
+
+def _is_for_newton_on_device(problem: DROProblem) -> bool:
+    """Whether its steps are possible on a device, and the fastest."""
+    if not Newton.is_cheap_on_device(problem):
+        return False
+    softmax = problem.uncertainty.tail_share is None and problem.divergence.is_steep
+    return problem.nu == 0 or softmax or not problem.rows.has_cheap_gram(problem.loss)
 
 
 def _is_well_conditioned(problem: DROProblem) -> bool:

@@ -57,8 +57,9 @@ _ROUNDING = 1e-15
 # Halvings of a step before it counts as failed, and the damping tried then.
 _HALVINGS = 30
 _DAMPINGS = (0.0, 1e-6, 1e-3, 1.0)
-# Passes that one step may cost for the method to be worth its while.
+# Passes that one step may cost for the method to be worth its while, and to be cheap.
 _AFFORDABLE = 60.0
+_CHEAP = 2.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,14 @@ class Newton(Method):
             Newton().check(problem)
         except ValueError:
             return False
-        return curvature_cost(problem, problem.n_samples) <= _AFFORDABLE
+        return curvature_cost(problem, problem.rows.hessian_rows()) <= _AFFORDABLE
+
+    @staticmethod
+    def is_cheap_on_device(problem: DROProblem) -> bool:
+        """Whether the rows are on a device, and a sample of them gives a Hessian for little."""
+        if problem.rows.is_on_host or not Newton.is_affordable(problem):
+            return False
+        return curvature_cost(problem, problem.rows.hessian_rows()) <= _CHEAP
 
     @staticmethod
     def is_compiled(problem: DROProblem) -> bool:
@@ -83,7 +91,9 @@ class Newton(Method):
         return _CompiledStage.is_for(problem)
 
     def check(self, problem: DROProblem) -> None:
-        if not problem.rows.has("responses"):
+        rows = problem.rows
+        known = rows.has("responses") and rows.responds(problem.uncertainty, problem.n_outputs)
+        if not known:
             raise ValueError(
                 "solver 'newton' needs to know how the weights respond to the losses, which the "
                 "rows here do not offer: take solver='auto' or 'lbfgs'."
@@ -224,15 +234,16 @@ class _Stage:
         self.run, self.c = run, c
         self.problem = run.problem._replace(nu=run.problem.nu + c)
         self.shift, self.constant = run.problem.rows.scaled(run.mirror, c), c * run.base
+        self.seen: tuple[Evaluation, Vector, float] | None = None  # a point, and `_at` of it
         self.tau = np.nan  # the threshold of the weights, where the search remembers it here
 
     def advance(self, most: int) -> _Move:
         """One step from where the run stands."""
         run = self.run
-        q, value = self._at(run.ev)
-        promise = self._search(q, value)
-        if promise is not None:
-            q, value = self._at(run.ev)
+        if self.seen is None or self.seen[0] is not run.ev:
+            self.seen = run.ev, *self._at(run.ev)
+        promise = self._search(*self.seen[1:])
+        _, q, value = self.seen
         run.q = q
         level = run.problem.primal(run.ev.w, run.ev.losses, q)
         if promise is None:
@@ -270,7 +281,7 @@ class _Stage:
         shifted = ev._replace(losses=problem.rows.add(ev.losses, self.shift))
         for damping in _DAMPINGS:
             step = newton_step(problem, shifted, q, g, run.oracle, damping)
-            run.passes += 1.0 + curvature_cost(problem, problem.rows.count(q))
+            run.passes += 1.0 + curvature_cost(problem, problem.rows.hessian_rows(q))
             if step is None:
                 return None
             slope = float(np.vdot(g.w + problem.mu * ev.w, step[0]) + np.dot(g.b, step[1]))
@@ -278,10 +289,15 @@ class _Stage:
             for _ in range(_HALVINGS):
                 trial = self._try(ev, length, *step)
                 wanted = value + 1e-4 * length * min(slope, 0.0) + rounding
-                if trial is not None and self._at(trial)[1] <= wanted:
-                    run.ev = trial
-                    return -0.5 * slope
-                length *= 0.5
+                there = math.inf
+                if trial is not None:
+                    weights, there = self._at(trial)
+                    if there <= wanted:
+                        run.ev, self.seen = trial, (trial, weights, there)
+                        return -0.5 * slope
+                # On a device a trial waits for its value: it shall tell more than yes or no.
+                on_host = problem.rows.is_on_host
+                length *= 0.5 if on_host else _shorter(there - value, length * slope)
                 if -length * slope <= 0.1 * rounding:
                     break
         return None
@@ -301,6 +317,15 @@ class _Stage:
             return problem.evaluate(w, b, problem.rows.add(ev.raw, draw, step))
         except NonFiniteLossError:
             return None
+
+
+def _shorter(rise: float, slope: float) -> float:
+    """The share of a step at which a parabola through what is known of it is lowest.
+
+    `rise` is the change of the objective at its end, `slope` what it promised.
+    """
+    above = rise - slope
+    return min(max(-0.5 * slope / above, 0.2), 0.5) if 0.0 < above < math.inf else 0.5
 
 
 class _CompiledStage(_Stage):
