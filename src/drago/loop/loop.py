@@ -205,6 +205,12 @@ class Loop:
         _, w, b = self.best.point
         return w.copy(), b.copy()
 
+    def suggest(self, w: Matrix, b: Vector) -> None:
+        """Have a point considered for the best by its objective, without a certificate."""
+        evaluation = self.problem.evaluate(w, b)
+        self.budget.spend(0.5)
+        self._enter_start(Iterate(w, b, 0, 0.0, 0, evaluation=evaluation))
+
     @property
     def measure(self) -> float:
         """What has to become small: the certified gap, or ``||grad P||^2`` without one."""

@@ -57,7 +57,7 @@ _LEAST_CUT = 1e-5
 # Iterations after which there is a look at the clock, whatever the number of blocks.
 _ROUND = 64
 # Rounds to go, at the recent pace, beyond which another method finishes.
-_FAR = 5
+_FAR, _FAR_ON_DEVICE = 5, 3
 # Passes that Newton steps may cost to take over at once, and how many of them another method may
 # use up before they do.
 _CHEAP = 3.0
@@ -102,8 +102,9 @@ class Run:
             # Of the other methods, Newton's alone stays in a ball.
             wanted = settings.finish in ("auto", "newton")
             self.finish = "newton" if wanted and Newton.is_affordable(problem) else "none"
-        if not problem.rows.has("compiled") and self.finish == "auto":
-            self.finish = "lbfgs"
+        # On a device a certificate that fails costs more than all of another method's steps: the
+        # first sign of a bad pace is enough.
+        self.hands_over = self.finish != "none" and not problem.rows.is_on_host
         self.watch = Watch(np.inf)
         self.rounds = 0
         if saved is not None:
@@ -304,7 +305,7 @@ class Run:
             if sound and not self.watch.diverges(iterate):
                 self._observe(iterate)
                 if self._is_slow(iterate):
-                    if self.cut < 0.3 or is_unregularised(self.problem):
+                    if self.cut < 0.3 or self.hands_over or is_unregularised(self.problem):
                         return self._finish()
                     self._slow_down()
                 if not self.watch.stalls(self.loop.measure):
@@ -379,13 +380,18 @@ class Run:
         """Whether another method had better finish; the certificate has a say in it."""
         if self.finish == "none":
             return False
-        if self.watch.rounds_to(self.loop.estimate_wanted) <= _FAR:
+        far = _FAR_ON_DEVICE if self.hands_over else _FAR
+        if self.watch.rounds_to(self.loop.estimate_wanted) <= far:
             return False
+        if self.hands_over:
+            return True
         self._judge_the_best(now)
         return self.watch.rounds_to(self.loop.estimate_wanted) > _FAR
 
     def _finish(self) -> str:
         finish, problem = self.finish, self.problem
+        if self.hands_over and self.watch.best is not None:
+            self.loop.suggest(self.watch.best.w, self.watch.best.b)
         metric = self.settings.metric
         if is_box(problem):
             metric, self.loop.metric = "diagonal", None  # where a box is still one
@@ -395,7 +401,7 @@ class Run:
             return self.loop.hand_over(Newton())
         if finish == "lbfgs" or not Newton.is_affordable(problem):
             return self.loop.hand_over(LBFGS(metric=metric))
-        cost = curvature_cost(problem, problem.rows.count(self.state.weights()))
+        cost = curvature_cost(problem, problem.rows.hessian_rows(self.state.weights()))
         if cost > _CHEAP:
             self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
         self.loop.hand_over(Newton())
