@@ -500,12 +500,14 @@ def test_a_typo_in_the_name_of_the_groups():
             call(table, y, groups="klinic")
 
 
+@pytest.mark.filterwarnings("ignore:what is attainable")
 def test_models_of_what_is_no_table():
     """Sparse features: losses are compared, excesses are not known."""
     table, y = data(200)
     X, labels = sparse.csr_matrix(table[["a", "b"]]), np.where(y > 0, "up", "down")
     models = {"one": LogisticRegression().fit(X, labels)}
-    found = drago.compare(models, X, labels, groups=table["kind"])
+    with pytest.warns(UserWarning, match="left out of the comparison: X is a sparse"):
+        found = drago.compare(models, X, labels, groups=table["kind"])
     assert np.isfinite(found.line("one")["worst_group_loss"])
     assert np.isnan(found.line("one")["worst_group_excess"])
     assert "its excess" not in str(found)

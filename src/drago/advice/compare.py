@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,12 @@ def compare(
     found = None
     try:
         columns, values = Columns.of(X)
-    except (ValueError, TypeError):  # no table of numbers and words: models may read it, we cannot
+    except (ValueError, TypeError) as error:  # models may read it, we cannot
+        warnings.warn(
+            f"what is attainable and which groups are found is left out of the comparison: {error}",
+            UserWarning,
+            stacklevel=3,
+        )
         attainable = np.zeros(n) if baseline is None else np.full(n, np.nan)
         if not isinstance(baseline, (str, type(None))):
             attainable = _given(baseline, n)
