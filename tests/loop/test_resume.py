@@ -170,10 +170,8 @@ def survive(name, folder):
     path, answer = str(Path(folder) / "solve"), Path(folder) / "answer"
     expected = quiet(problem, method, tol=tol)  # compiles, too
     resume._SHARE = math.inf
-    began = time.perf_counter()
     saving = quiet(problem, method, tol=tol, checkpoint=f"{path}.other", checkpoint_every=0.0)
-    took = time.perf_counter() - began
-    reached, at_work, ends = [], 0, 0
+    reached, at_work, ends, pace = [], 0, 0, 1e-3
     while True:
         before, ended = age(path), (0, 0)
         child = os.fork()
@@ -185,13 +183,18 @@ def survive(name, folder):
             # Most of them not before they have saved a few times, so that they get on however
             # busy the machine is; but not so often that it ends before the last kill.
             left = rng.integers(1, 5) if len(reached) % 5 else 0
+            saved = []
             while left and ended == (0, 0):
                 now = age(path)
-                left, before = left - (now != before), now
+                if now != before:
+                    left, before = left - 1, now
+                    saved.append(time.perf_counter())
                 time.sleep(1e-4)
                 ended = os.waitpid(child, os.WNOHANG)
-            # And then at any moment.
-            time.sleep(rng.uniform(0.0, 2.0) * took / 60)
+            # And then at any moment of the next few, at the pace that the machine has now.
+            if len(saved) > 1:
+                pace = (saved[-1] - saved[0]) / (len(saved) - 1)
+            time.sleep(rng.uniform(0.0, 3.0) * pace)
             if ended == (0, 0):
                 os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0) if ended == (0, 0) else ended
@@ -204,7 +207,7 @@ def survive(name, folder):
         found = load(path)
         reached.append(0 if found is None else found[1]["method"]["state"]["counts"]["t"])
     same = pickle.loads(answer.read_bytes()) == outcome(expected) == outcome(saving)
-    report = {"same": same, "reached": reached, "n_iter": expected.n_iter, "took": took}
+    report = {"same": same, "reached": reached, "n_iter": expected.n_iter, "pace": pace}
     print(json.dumps({**report, "while saving": at_work, "status": expected.status}))
 
 
