@@ -148,24 +148,28 @@ def run_in_legs(problem, method, path, steps, **kwargs):
 # Of this file as a program, which has to find what it imports.
 PROGRAM = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 KILLS = 20
+# Problem, method, tolerance, and how often a process may save before it is killed, at most: some
+# 240 and 60 times it saves until it is done.
 SLOW = {
     "numeric step": (
         {"n": 1500, "d": 8},
         drago.Drago(step_size=0.006, finish="none", progressive=False),
         1e-6,
+        8,
     ),
     "auto": (
         {"n": 1500, "d": 8, "loss": "logistic", "as_type": sp.csr_array, "weighted": True,
          "fit_intercept": True, "divergence": "kl", "l2_reg": 1e-4},
         drago.Drago(block_size=25, primal="blocks", finish="none", progressive=False),
         1e-8,
+        2,
     ),
 }  # fmt: skip
 
 
 def survive(name, folder):
     """Kill solves and resume them; report as JSON what happened. Only ever a process of its own."""
-    options, method, tol = SLOW[name]
+    options, method, tol, most = SLOW[name]
     problem, rng = make(**options), np.random.default_rng()
     path, answer = str(Path(folder) / "solve"), Path(folder) / "answer"
     expected = quiet(problem, method, tol=tol)  # compiles, too
@@ -182,7 +186,7 @@ def survive(name, folder):
         if len(reached) < KILLS:
             # Most of them not before they have saved a few times, so that they get on however
             # busy the machine is; but not so often that it ends before the last kill.
-            left = rng.integers(1, 5) if len(reached) % 5 else 0
+            left = rng.integers(1, most + 1) if len(reached) % 5 else 0
             saved = []
             while left and ended == (0, 0):
                 now = age(path)
@@ -194,7 +198,7 @@ def survive(name, folder):
             # And then at any moment of the next few, at the pace that the machine has now.
             if len(saved) > 1:
                 pace = (saved[-1] - saved[0]) / (len(saved) - 1)
-            time.sleep(rng.uniform(0.0, 3.0) * pace)
+            time.sleep(rng.uniform(0.0, 2.0) * pace)
             if ended == (0, 0):
                 os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0) if ended == (0, 0) else ended
