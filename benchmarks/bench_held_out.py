@@ -41,6 +41,7 @@ import argparse
 import csv
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,15 @@ def report(rows: list[dict[str, Any]]) -> None:
                 print(f"\nagainst the {against} fit, {kind} sets\n")
                 print("\n".join([_HEAD, *lines]))
     levels(found, real)
+    minority(found)
+    taken = Counter(
+        row["chosen"] for row in rows if row["method"] == "audit" and row["data"] in real
+    )
+    if taken:
+        print(
+            "\nwhat audit recommends on real sets: "
+            + ", ".join(f"{k} {v}" for k, v in taken.items())
+        )
     judged = [row for row in rows if row["method"] not in ("mean", "trees", "reweighted")]
     truth = np.array([str(row["collapsed"]) == "True" for row in judged])
     said = np.array([str(row["warned"]) == "True" for row in judged])
@@ -240,6 +250,16 @@ def changes(found: Any, method: str, against: str, name: str) -> dict[str, list[
             size = unit if "excess" in key else theirs[split][key]
             change.setdefault(key, []).append(100.0 * away / size)
     return change
+
+
+def minority(found: Any) -> None:
+    """The excess of the worst group where a minority follows a law of its own, in its own unit."""
+    names = [name for name in METHODS if (name, "syn_minor") in found]
+    if names:
+        print("\nexcess of the worst group on syn_minor\n")
+    for name in names:
+        values = [one["worst_group_excess"] for one in found[name, "syn_minor"].values()]
+        print(f"{name:15s} {np.mean(values):7.4f}")
 
 
 def levels(found: Any, names: list[str]) -> None:

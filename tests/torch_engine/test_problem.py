@@ -374,6 +374,9 @@ def test_harder_problems(changes):
     assert result.status is Status.OPTIMAL, result.message
     least = drago.solve(problem, tol=1e-8).primal
     assert result.primal - least <= 1.1e-3 * (problem.reference[0] - least)
+    # The bound, judged anew on arrays where its weights attain it.
+    at = result.dual_coef, result.dual_intercept, result.dual_weights
+    assert drago.certify(problem, *at).dual >= result.dual - 1e-9 * abs(result.dual)
 
 
 def test_large_problems_are_started_on_a_part():

@@ -44,9 +44,8 @@ from drago.terms.uncertainty import (
     Spectrum,
     as_uncertainty,
 )
+from drago.terms.uncertainty.capped import ON_BOUND
 
-# Relative distance to the cap below which a weight counts as lying on it.
-_ON_BOUND = 1e-12
 _SETS = (CVaR, Simplex, Chi2Ball, KLBall, Extremile, ESRM, Spectrum)
 
 
@@ -305,4 +304,4 @@ class BoundOracle:
 
     def _is_free(self, q: Tensor) -> Tensor:
         """Which weights lie between their bounds."""
-        return (q > 0) & (q < self._cap * (1.0 - _ON_BOUND) * self.rows.p)
+        return (q > 0) & (q < self._cap * (1.0 - ON_BOUND) * self.rows.p)

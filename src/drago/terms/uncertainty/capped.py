@@ -12,7 +12,7 @@ from drago.terms.divergences import Divergence
 from drago.terms.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
 
 # Relative distance to the cap below which a weight counts as lying on it.
-_ON_BOUND = 1e-12
+ON_BOUND = 1e-12
 
 
 @cache
@@ -113,5 +113,5 @@ class CappedOracle(DualOracle):
             return q, None
         if self.cap <= 1:
             return q, Response(self._rate(q, c), np.full(q.size, -1))
-        free = (q > 0) & (q < self.cap * self.p * (1 - _ON_BOUND))
+        free = (q > 0) & (q < self.cap * self.p * (1 - ON_BOUND))
         return q, Response(self._rate(q, c), np.where(free, 0, -1))
