@@ -103,7 +103,7 @@ class Run:
             wanted = settings.finish in ("auto", "newton")
             self.finish = "newton" if wanted and Newton.is_affordable(problem) else "none"
         # On a device a certificate that fails costs more than all of another method's steps: the
-        # first sign of a bad pace is enough.
+        # first one, or the first sign of a bad pace, is enough.
         self.hands_over = self.finish != "none" and not problem.rows.is_on_host
         self.watch = Watch(np.inf)
         self.rounds = 0
@@ -380,11 +380,11 @@ class Run:
         """Whether another method had better finish; the certificate has a say in it."""
         if self.finish == "none":
             return False
-        far = _FAR_ON_DEVICE if self.hands_over else _FAR
-        if self.watch.rounds_to(self.loop.estimate_wanted) <= far:
-            return False
+        to_go = self.watch.rounds_to(self.loop.estimate_wanted)
         if self.hands_over:
-            return True
+            return to_go > _FAR_ON_DEVICE or math.isfinite(self.loop.measure)
+        if to_go <= _FAR:
+            return False
         self._judge_the_best(now)
         return self.watch.rounds_to(self.loop.estimate_wanted) > _FAR
 
