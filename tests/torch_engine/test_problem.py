@@ -304,7 +304,7 @@ def test_a_device_without_float64(monkeypatch, tol):
     on_tensors = problem.moved("cpu")
     assert on_tensors.X.dtype == on_tensors.p.dtype == torch.float32
     with pytest.warns(UserWarning) if tol < 1e-10 else _nothing():
-        result = drago.solve(on_tensors, "drago", tol=tol, time_limit=20.0)
+        result = drago.solve(on_tensors, drago.Drago(finish="none"), tol=tol, time_limit=20.0)
     assert (result.status is Status.OPTIMAL) == (tol == 1e-4), result.message
     monkeypatch.undo()
     rounded = problem._replace(X=problem.X.astype(np.float32).astype(float))
@@ -348,7 +348,7 @@ def test_statuses():
     "settings",
     [
         drago.Drago(primal="blocks", refresh=False, finish="none"),
-        drago.Drago(primal="support", block_size=30, progressive=False),
+        drago.Drago(primal="support", block_size=30, progressive=False, finish="none"),
         drago.Drago(block_size="n/d", metric="diagonal"),
         drago.Drago(step_size=0.02, block_size=16),
         drago.Drago(step_size=0.02, start="paper", metric="euclidean"),
@@ -417,7 +417,7 @@ def test_an_interrupt_inside_a_round(monkeypatch):
 
     monkeypatch.setattr(Iterations, "take_down", interrupted)
     with pytest.warns(UserWarning, match="interrupted"):
-        result = drago.solve(problem, "drago", tol=1e-12, device="cpu")
+        result = drago.solve(problem, drago.Drago(finish="none"), tol=1e-12, device="cpu")
     assert result.status is Status.INTERRUPTED
     assert problem.objective(result.coef, result.intercept) == pytest.approx(result.primal)
     least = drago.solve(problem, tol=1e-10).primal
