@@ -1,11 +1,12 @@
-# Two commands do everything on a fresh machine with Python >= 3.11, make and a C compiler:
+# Two commands do everything on a fresh machine with Python >= 3.11, make and a C++ compiler:
 #   make demo    fit plain and robust models on real data and print what robustness buys
 #   make test    run the tests
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The stamp files say which extras are installed for which pyproject.toml.
+# The stamp files say which extras are installed, and that the kernels are built from what is there.
 STAMP := $(VENV)/.stamp
+SOURCES := pyproject.toml CMakeLists.txt hatch_build.py $(wildcard src/drago/kernels/*pp)
 
 # What drago is compared with has an environment of its own.
 PEERS := .venv-peers
@@ -61,25 +62,25 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "drago needs Python 3.11 or later; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMP)-core: pyproject.toml | $(BIN)/python
+$(STAMP)-core: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-$(STAMP)-test: pyproject.toml constraints.txt | $(BIN)/python
+$(STAMP)-test: $(SOURCES) constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test,torch]"
 	touch $@ $(STAMP)-core
 
-$(STAMP)-lint: pyproject.toml | $(BIN)/python
+$(STAMP)-lint: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[lint]"
 	touch $@ $(STAMP)-core
 
-$(STAMP)-bench: pyproject.toml | $(BIN)/python
+$(STAMP)-bench: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	touch $@ $(STAMP)-core
 
 # Both in one environment, so that they run in one process. `dro` without what it depends on: that
 # is gigabytes (torch, torchvision, xgboost), of which its linear models use CVXPY alone.
-$(PEERS)/.stamp: pyproject.toml
+$(PEERS)/.stamp: $(SOURCES)
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --editable . "cvxpy>=1.5" clarabel
 	$(PEERS)/bin/python -m pip install --quiet --no-deps dro==0.4.3

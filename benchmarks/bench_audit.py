@@ -2,7 +2,7 @@
 
     python benchmarks/bench_audit.py [--rows 5000] [--columns 30]
 
-A small audit before it is not counted: it compiles. The last line says what there was time for.
+A small audit before it is not counted: it imports. The last line says what there was time for.
 """
 
 from __future__ import annotations

@@ -529,12 +529,11 @@ def plain_data(n: int, d: int) -> Any:
 def small(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Microseconds of X w and X' (q s) by BLAS and by columns, and of the metric both ways.
 
-    The products are those of the compiled iterations (`drago.kernels.one_block`), a call each; by
+    The products are those of the compiled iterations (`drago.kernels`), a call each; by
     columns they need a copy of X first. The metric is by LAPACK or by the rotations of
-    `drago.kernels.eigen`, for up to 8 features. What is not in the paper's data is drawn.
+    `drago.kernels`, for up to 8 features. What is not in the paper's data is drawn.
     """
-    from drago import metric
-    from drago.kernels import one_block
+    from drago import kernels, metric
 
     columns = {"data": "9s", "n": "6d", "d": "4d", "blas_us": "8.1f", "by_columns_us": "8.1f"}
     columns |= {"blas/by_columns": "6.1f", "copy_us": "8.1f", "lapack_us": "8.1f"}
@@ -549,8 +548,8 @@ def small(options: argparse.Namespace) -> list[dict[str, Any]]:
         q, slopes, weighted = np.full(n, 1.0 / n), np.ones(n), np.empty(n)
 
         def product(of: Any) -> None:
-            one_block._predict(X, of, w, raw)  # noqa: B023
-            one_block._gradient(X, of, q, slopes, weighted, out)  # noqa: B023
+            kernels.one_block_predict(X, of, w, raw)  # noqa: B023
+            kernels.one_block_gradient(X, of, q, slopes, weighted, out)  # noqa: B023
 
         def decompose(features: int) -> None:
             metric.FEW = features

@@ -1,13 +1,13 @@
 """The torch engine: bandwidth of its passes, solves of up to 4e7 rows, bias of robust losses.
 
-Runs where there is PyTorch, with or without Numba. Data are drawn on the device; times are the
+Runs where there is PyTorch, with or without the compiled kernels. Data are drawn on the device; times are the
 median of five solves after a first one, which compiles; all else is in them.
 
     python benchmarks/bench_torch.py passes rows losses sets classes precision bias [--csv FOLDER]
 
-and, for the processor's side of the comparison, where there is Numba:
+and, for the processor's side of the comparison, where they are built:
 
-    python benchmarks/bench_torch.py rows --device numba --sizes 1e6
+    python benchmarks/bench_torch.py rows --device arrays --sizes 1e6
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def make_problem(
     **settings: Any,
 ) -> Any:
     """The problem of these tables, but for what is set otherwise; `data` are X and y if drawn."""
-    X, y = data or draw(n, "cpu" if device == "numba" else device, dtype, classes, d)
+    X, y = data or draw(n, "cpu" if device == "arrays" else device, dtype, classes, d)
     if settings.get("loss") == "logistic":
         y = (y > y.mean()).to(y)
-    if device == "numba":
+    if device == "arrays":
         X, y = X.numpy(), y.numpy()
     given = {
         "loss": "multinomial" if classes else "squared",
@@ -233,7 +233,7 @@ def losses(options: argparse.Namespace) -> list[dict[str, Any]]:
     table = Table({"d": "5d", "loss": "12s", **_COLUMNS, "ratio": "7.2f"})
     n, device = int(min(options.sizes)), options.device
     for d in WIDTHS[:2] if options.quick else WIDTHS:
-        data, base = draw(n, "cpu" if device == "numba" else device, d=d), None
+        data, base = draw(n, "cpu" if device == "arrays" else device, d=d), None
         for loss in ("squared", "huber", "logistic"):
             problem = make_problem(n, device, data=data, loss=loss)
             for name in ("auto", "drago"):
@@ -255,7 +255,7 @@ def sets(options: argparse.Namespace) -> list[dict[str, Any]]:
     table = Table({"set": "22s", **_COLUMNS, "ratio": "7.2f"})
     n, device, base = int(4 * min(options.sizes)), options.device, None
     # Without heavy tails: the worst of all rows, which a simplex looks for, is then one of many.
-    data = draw(n, "cpu" if device == "numba" else device, heavy=False)
+    data = draw(n, "cpu" if device == "arrays" else device, heavy=False)
     groups = np.random.default_rng(0).integers(0, 50, n)
     cases: dict[str, dict[str, Any]] = {
         "CVaR 0.1, chi2": {},
@@ -311,7 +311,7 @@ def bias(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     As a share of what robustness adds to the mean loss; exponential losses of mean 1.
     """
-    device = "cpu" if options.device == "numba" else options.device
+    device = "cpu" if options.device == "arrays" else options.device
     kinds = {
         "CVaR 0.5": (drago.CVaR(0.5), 0.0),
         "CVaR 0.1": (drago.CVaR(0.1), 0.0),
@@ -347,7 +347,7 @@ TABLES = {
 def main() -> None:
     parser = parser_of(__doc__, TABLES)
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=default, help="a device of torch, or 'numba'")
+    parser.add_argument("--device", default=default, help="a device of torch, or 'arrays'")
     parser.add_argument("--sizes", type=float, nargs="+", default=SIZES, help="rows")
     options = parser.parse_args()
     if options.quick:

@@ -174,7 +174,7 @@ def times_in(table: str, rows: Iterable[dict[str, str]]) -> Measured:
 
 def make_table(table: str, checkouts: dict[str, Path], caches: Path) -> dict[str, Measured]:
     """Make a table in both checkouts, which take turns in this order, and read their times."""
-    threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
     program = f"import sys\n{inspect.getsource(run_script)}\nrun_script(*sys.argv[1:])"
     job, running, found = JOBS[table], {}, {}
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:

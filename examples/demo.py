@@ -81,7 +81,7 @@ def main() -> None:
     print(
         "\nworst 10%: mean loss of the worst-hit tenth of the patients; missed: malignant tumours"
         "\ncalled benign; gap: largest certified relative distance to the optimum (tol 1e-4)."
-        f"\n{len(MODELS) * SPLITS} fits in {time.perf_counter() - began:.1f} s, with compilation."
+        f"\n{len(MODELS) * SPLITS} fits in {time.perf_counter() - began:.1f} s."
     )
 
 

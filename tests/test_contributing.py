@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 import drago
 import drago.terms.losses
-from drago.kernels.losses import single_output
+from drago.kernels import single_output
 from drago.terms.losses import Loss
 
 ROOT = Path(__file__).parent.parent

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import drago
 
 SOURCE = Path(drago.__file__).parent
-HEAVY = ("numba", "scipy", "sklearn", "torch", "matplotlib")
+HEAVY = ("scipy", "sklearn", "torch", "matplotlib")
 
 
 def run(code, **environment):
@@ -62,11 +63,11 @@ def test_import_takes_less_than_three_tenths_of_a_second():
     assert min(times) < 0.3, times
 
 
-def test_classes_work_without_numba_and_scikit_learn():
+def test_classes_work_without_scikit_learn():
     out = run(
         """
         import sys
-        sys.modules["numba"] = sys.modules["sklearn"] = None
+        sys.modules["sklearn"] = None
         import numpy as np
         import drago
 
@@ -146,7 +147,7 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Files of models know what is in them.
 HIGH = {"files/models.py": "estimators"}
-# Files of rooms that are for torch alone, and live without Numba.
+# Files of rooms that are for torch alone, and live without kernels.
 ON_TORCH = (
     "rows/device.py", "rows/tensor", "rows/fused", "rows/tables/tensor", "rows/tables/recorded.py",
     "oracles/", "training/", "torch_engine/",
@@ -154,7 +155,6 @@ ON_TORCH = (
 MOST_LINES = 500
 # Top-level imports of other packages, and the modules that may have them.
 TOP_LEVEL = {
-    "numba": {"kernels"},
     "sklearn": {"estimators", "scorers", "advice"},
     "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
@@ -214,9 +214,9 @@ def test_the_reader_of_imports_sees_them(tmp_path):
     """The tests below would pass on an empty list."""
     kernel_calls = imports_of(SOURCE / "terms" / "losses.py")
     assert ("drago._validation", True) in kernel_calls
-    assert ("drago.kernels.losses", False) in kernel_calls
+    assert ("drago.kernels", True) in kernel_calls
     assert ("drago.problem", True) not in imports_of(SOURCE / "intercept.py")
-    assert ("numba", True) in imports_of(SOURCE / "kernels" / "__init__.py")
+    assert ("importlib", True) in imports_of(SOURCE / "kernels" / "__init__.py")
 
 
 @all_files
@@ -228,16 +228,6 @@ def test_imports_run_one_way(path):
             assert RANK[room(name)] <= rank, f"{home(path)} imports {name}"
         else:
             assert name != "drago", "a module imports the package itself"
-
-
-@all_files
-def test_kernels_are_imported_where_they_are_called(path):
-    if home(path) == "kernels":
-        for name, _ in imports_of(path):
-            assert not name.startswith("drago") or name.startswith("drago.kernels"), name
-    else:
-        top = [name for name, at_top in imports_of(path) if at_top]
-        assert not [name for name in top if name.startswith("drago.kernels")]
 
 
 @all_files
@@ -253,10 +243,10 @@ def is_on_torch(path):
 
 
 @all_files
-def test_torch_lives_without_numba_and_others_without_torch(path):
+def test_torch_lives_without_kernels_and_others_without_torch(path):
     names = [name for name, _ in imports_of(path)]
     if is_on_torch(path):
-        assert not [name for name in names if name.startswith(("numba", "drago.kernels"))]
+        assert not [name for name in names if name.startswith("drago.kernels")]
     elif path != SOURCE / "torch_engine" / "__init__.py":
         assert not [name for name in names if name.split(".")[0] in ("torch", "triton")]
 
@@ -322,82 +312,39 @@ def test_a_solve_that_succeeds_does_not_import_scikit_learn():
     assert out.splitlines()[-1] == "False"
 
 
-@pytest.mark.slow
-def test_first_solve_compiles_once(tmp_path):
-    """A new process finds all it needs in the cache: it stores nothing, and is far quicker."""
-    cache = str(tmp_path / "cache")
-    cold = float(run(SOLVE, NUMBA_CACHE_DIR=cache))
-    stored = sorted(path.name for path in Path(cache).rglob("*.nb?"))
-    assert stored
-    warm = [float(run(SOLVE, NUMBA_CACHE_DIR=cache)) for _ in range(3)]
-    assert min(warm) < 0.5 * cold, (warm, cold)
-    assert sorted(path.name for path in Path(cache).rglob("*.nb?")) == stored
-
-
-LARGE = """
-    import sys
-    import numpy as np
-    import drago
-    from drago.loop import loop as base
-    from numba.core import event
-
-    late, is_warming, warm_up = [], [], base.compile_for
-
-    def counted(*arguments):
-        is_warming.append(True)
-        warm_up(*arguments)
-        is_warming.pop()
-
-    class Listener(event.Listener):
-        def on_start(self, data):
-            pass
-
-        def on_end(self, data):
-            if not is_warming:
-                late.append(data.data["dispatcher"].py_func.__name__)
-
-    base.compile_for = counted
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(70_000, 10)).astype(sys.argv[1])
-    y = X @ np.ones(10) + rng.normal(size=70_000)
-    if sys.argv[2] == "logistic":
-        y = (y > 0).astype(float)
-    problem = drago.DROProblem(X, y, loss=sys.argv[2], uncertainty=drago.CVaR(0.1),
-                               divergence="chi2", shift_cost=0.05)
-    with event.install_listener("numba:compile", Listener()):
-        for primal in ("auto", "blocks"):
-            result = drago.solve(problem, drago.Drago(primal=primal, finish="none"), tol=1e-3)
-            assert result.status == "optimal", result.message
-    print(sorted(set(late)))
-    """
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype, loss", [("float64", "squared"), ("float32", "logistic")])
-def test_the_clock_of_a_first_solve_leaves_compilation_out(tmp_path, dtype, loss):
-    """On large data too, where other code runs than on the few rows that are solved ahead."""
-    code = f"import sys; sys.argv[1:] = [{dtype!r}, {loss!r}]\n" + textwrap.dedent(LARGE)
-    assert run(code, NUMBA_CACHE_DIR=str(tmp_path / "cache")).split() == ["[]"]
-
-
-@pytest.mark.slow
-def test_solve_without_a_place_for_the_cache(tmp_path):
-    """Each place that Numba tries lies below a regular file, so not even root can make it."""
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    copy = tmp_path / "lib" / "drago"
-    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "kernels" / "__pycache__").write_text("")
-    ending = """
-    from drago.kernels.losses import single_output
-    print(drago.__file__, type(single_output._cache).__name__)
-    """
+def test_a_first_solve_compiles_nothing():
+    """Neither Numba nor a compiler: the kernels come with the package."""
     out = run(
-        SOLVE + ending,
-        NUMBA_CACHE_DIR=str(blocker / "cache"),
-        HOME=str(blocker),
-        XDG_CACHE_HOME=str(blocker / "cache"),
-        PYTHONPATH=str(copy.parent),
-        PYTHONDONTWRITEBYTECODE="1",
+        SOLVE + """
+    import sys
+    loaded = [name for name in sys.modules if name.startswith("drago.kernels._")]
+    print(loaded, bool({"numba", "llvmlite"} & set(sys.modules)))
+    """
     )
-    assert out.splitlines()[-1] == f"{copy / '__init__.py'} NullCache"
+    assert re.fullmatch(r"\['drago\.kernels\._(v4|v3|plain)'\] False", out.splitlines()[-1])
+
+
+def test_importing_the_kernels_does_not_load_them():
+    code = """
+    import sys
+    import drago, drago.kernels, drago.problem, drago.solvers.solve
+    print([name for name in sys.modules if name.startswith("drago.kernels._")])
+    """
+    assert run(code) == "[]"
+
+
+def test_without_kernels_a_message_says_how_to_get_them(tmp_path):
+    """As in a checkout that is not installed, or on another processor."""
+    copy = tmp_path / "lib" / "drago"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    out = run(
+        """
+    import drago
+    try:
+        drago.solve(drago.DROProblem([[1.0], [2.0]], [1.0, 2.0]))
+    except ImportError as error:
+        print(drago.__file__, "pip install" in str(error))
+    """,
+        PYTHONPATH=str(copy.parent),
+    )
+    assert out == f"{copy / '__init__.py'} True"

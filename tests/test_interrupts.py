@@ -186,10 +186,6 @@ def test_before_the_loop_a_signal_is_a_plain_interrupt(monkeypatch):
         raise AssertionError("the signal did not raise")
 
     with monkeypatch.context() as patch:
-        patch.setattr(base, "compile_for", pressed)
-        with pytest.raises(KeyboardInterrupt):
-            drago.solve(make())
-    with monkeypatch.context() as patch:
         patch.setattr(drago.DROProblem, "_mean_loss_at_zero", pressed)
         with pytest.raises(KeyboardInterrupt):
             make(shift_cost="auto")

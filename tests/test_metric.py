@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import drago
 from drago import metric
-from drago.kernels.eigen import jacobi
+from drago.kernels import jacobi
 from drago.metric import make_metric
 
 

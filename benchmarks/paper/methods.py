@@ -329,8 +329,7 @@ def record(
 
 
 def warm_up(method: Any, problem: DROProblem, entry: Entry) -> None:
-    """Compile what a run needs: a stand-in by the library, then a moment of the run itself."""
-    Loop(problem, tol=0.0).compile(method)
+    """A moment of the run itself, so that its memory and libraries are there."""
     short = Limits(target=0.0, passes=1.0, seconds=0.0, most_seconds=0.05)
     loop = Recorder(problem, 0, short, 0.0, certified=not entry.tuned and entry.stochastic)
     with np.errstate(all="ignore"):

@@ -9,12 +9,12 @@ nothing, and applied to vectors of length d; X is never rotated.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago._validation import check_option, locked
 from drago.problem import DROProblem
 from drago.rows.memory import ArrayRows
@@ -181,7 +181,7 @@ def make_metric(
             centre = np.zeros(d) if mean is None else mean
             eigenvalues, basis = np.empty(d), np.empty((d, d))
             settings = floor, curvature, mu
-            if _kernels().curvature_of_rows(rows, p, centre, *settings, eigenvalues, basis):
+            if kernels.curvature_of_rows(rows, p, centre, *settings, eigenvalues, basis):
                 return Metric(eigenvalues, basis, curvature)
         if mean is not None:
             rows = rows - mean
@@ -192,14 +192,6 @@ def make_metric(
 
 def _dense(sample: ArrayRows) -> Matrix:
     return sample.dense(np.arange(sample.n_samples))
-
-
-@cache
-def _kernels() -> Any:
-    """Imported once: the statement takes as long as a small kernel."""
-    from drago.kernels import eigen
-
-    return eigen
 
 
 def _read_only(array: Any) -> Any:

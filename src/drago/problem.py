@@ -28,7 +28,7 @@ from drago.rows.base import RowStore
 from drago.rows.open import on_device, open_rows, with_baseline
 from drago.terms.constraints import as_constraint
 from drago.terms.divergences import Divergence
-from drago.terms.losses import Squared, as_loss
+from drago.terms.losses import as_loss
 from drago.terms.uncertainty import CVaR, as_uncertainty
 
 Array = npt.NDArray[Any]
@@ -477,17 +477,6 @@ class DROProblem:
         """The problem with its rows on a device of torch."""
         rows = on_device(self.rows, device, self.loss, self.uncertainty)
         return self if rows is self.rows else self._replace(rows=rows, _kept=self._kept)
-
-    def stand_in(self) -> DROProblem:
-        """A problem of a few harmless rows that runs the same compiled code, and no user's."""
-        k = self.n_outputs
-        rows = self.rows.few(min(4, self.n_samples), k)  # type: ignore[attr-defined]
-        return self._replace(
-            rows=rows,
-            loss=self.loss if self.loss.has_kernels else Squared(),
-            n_outputs=k if self.loss.has_kernels else 1,
-            uncertainty=CVaR(1.0) if self.uncertainty.is_users else self.uncertainty,
-        )
 
 
 def check_problem(problem: Any) -> DROProblem:

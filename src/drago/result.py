@@ -87,7 +87,7 @@ class SolverResult:
         Iterations; visits to all rows, everything included; pairs of a loss and its gradient, as
         the paper counts them (certificates left out).
     time, solver_time : float
-        Seconds without compilation; and without the certificates either.
+        Seconds; and seconds without the certificates.
     dual_coef, dual_intercept : array, float or array
         The point at which `dual_weights` attain `dual`: ``certify(problem, dual_coef,
         dual_intercept, dual_weights).dual`` is at least that.

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 import cases
 import drago
 import twins
-from drago.kernels import dual_balls, dual_capped, dual_spectral
+from drago import kernels
 
 NONE = np.empty(0)
 INF = np.inf
 EPS = np.finfo(float).eps
 SIZES = (1, 2, 3, 10, 257, 3000)
 # Cold starts look at a strided subsample from this many rows on.
-MANY = 4 * dual_capped.SUBSAMPLE + 500
+MANY = 4 * kernels.SUBSAMPLE + 500
 CAPS = (1.0, 1.0001, 2.5, 100.0, 1e6, INF)
 ABSURD_STARTS = (np.nan, 0.0, 1e300, -1e300, INF, -INF)
 
@@ -24,18 +24,18 @@ def capped(divergence, u, p, c, cap, tau=np.nan, keep_log=False):
     """(q, tau, log(q/p) or an empty array)."""
     q = np.full(u.size, np.nan)
     if divergence == "chi2":
-        return q, dual_capped.capped_chi2(u, p, c, cap, tau, q), NONE
+        return q, kernels.capped_chi2(u, p, c, cap, tau, q), NONE
     log_ratio = np.full(u.size, np.nan) if keep_log else NONE
-    return q, dual_capped.capped_kl(u, p, c, cap, tau, q, log_ratio), log_ratio
+    return q, kernels.capped_kl(u, p, c, cap, tau, q, log_ratio), log_ratio
 
 
 def ball(divergence, u, p, c, radius, start=np.nan, keep_log=False):
     """(q, c + lambda, the next start, log(q/p) or an empty array)."""
     q = np.full(u.size, np.nan)
     if divergence == "chi2":
-        return q, *dual_balls.chi2_ball(u, p, c, radius, start, q), NONE
+        return q, *kernels.chi2_ball(u, p, c, radius, start, q), NONE
     log_ratio = np.full(u.size, np.nan) if keep_log else NONE
-    return q, *dual_balls.kl_ball(u, p, c, radius, start, q, log_ratio), log_ratio
+    return q, *kernels.kl_ball(u, p, c, radius, start, q, log_ratio), log_ratio
 
 
 def spectral(divergence, u, p, sigma, c, keep_log=False):
@@ -45,11 +45,11 @@ def spectral(divergence, u, p, sigma, c, keep_log=False):
     log_ratio = np.full(u.size, np.nan) if keep_log else NONE
     work = np.empty((2, u.size))
     if c == 0:
-        count = dual_spectral.spectral_vertex(u, p, sigma, ratio, first)
+        count = kernels.spectral_vertex(u, p, sigma, ratio, first)
     elif divergence == "chi2":
-        count = dual_spectral.spectral_chi2(u, p, sigma, c, ratio, *work, first)
+        count = kernels.spectral_chi2(u, p, sigma, c, ratio, *work, first)
     else:
-        count = dual_spectral.spectral_kl(u, p, sigma, c, ratio, work[0], log_ratio, first)
+        count = kernels.spectral_kl(u, p, sigma, c, ratio, work[0], log_ratio, first)
     return p * ratio, log_ratio, first[:count]
 
 
@@ -96,7 +96,7 @@ def test_upper_quantile(rows, mass):
     """Whole numbers, so that every sum is exact."""
     u, p = np.array(rows, dtype=float).T.copy()
     before = u.copy(), p.copy()
-    assert dual_capped.upper_quantile(u, p, float(mass)) == slow_upper_quantile(u, p, mass)
+    assert kernels.upper_quantile(u, p, float(mass)) == slow_upper_quantile(u, p, mass)
     np.testing.assert_array_equal(u, before[0])
     np.testing.assert_array_equal(p, before[1])
 
@@ -108,7 +108,7 @@ SHAPES = ["random", "sorted", "reversed", "organ pipe", "constant", "misleading"
 def test_upper_quantile_of_many_rows(shape):
     rng = np.random.default_rng(1)
     u = np.sort(rng.normal(size=5001))
-    misleading = np.where(np.arange(5001) % (5001 // dual_capped.SAMPLE) == 0, 9.0, u)
+    misleading = np.where(np.arange(5001) % (5001 // kernels.SAMPLE) == 0, 9.0, u)
     u = {
         "random": rng.permutation(u),
         "sorted": u,
@@ -123,9 +123,9 @@ def test_upper_quantile_of_many_rows(shape):
     for share in (0.0, 1e-9, 0.001, 0.1, 0.5, 0.9999, 1.0):
         mass = np.floor(share * p.sum())
         expected = u[order[np.argmax(reached >= mass)]]
-        assert dual_capped.upper_quantile(u, p, mass) == expected
+        assert kernels.upper_quantile(u, p, mass) == expected
         # By a power of two all sums stay exact; the masses are then those of weights.
-        assert dual_capped.upper_quantile(u, p / 2.0**15, mass / 2.0**15) == expected
+        assert kernels.upper_quantile(u, p / 2.0**15, mass / 2.0**15) == expected
 
 
 # ----------------------------------------------------------------------------- capped simplices
@@ -138,7 +138,7 @@ def test_capped_vertex(cap):
         for p in nominals(n, rng):
             for u in (rng.normal(size=n), rng.integers(0, 4, size=n).astype(float), np.ones(n)):
                 q = np.full(n, np.nan)
-                threshold = dual_capped.capped_vertex(u, p, cap, q)
+                threshold = kernels.capped_vertex(u, p, cap, q)
                 twin = twins.worst_case(described(cap), u, 0.0, "chi2", p)
                 np.testing.assert_allclose(q, twin, rtol=0, atol=1e-12)
                 assert (q[u < threshold] == 0).all()
@@ -189,7 +189,7 @@ def test_capped_from_any_start(divergence, cap, n):
 def test_capped_where_the_subsample_misleads(divergence, cap):
     """Rows at the stride of the subsample are unlike all others."""
     rng = np.random.default_rng(5)
-    stride = MANY // dual_capped.SUBSAMPLE
+    stride = MANY // kernels.SUBSAMPLE
     for p in nominals(MANY, rng):
         for shift in (0.0, -50.0, 50.0, 1e6):
             u = rng.normal(size=MANY)
@@ -269,7 +269,7 @@ def test_spectral_masses(set_):
             upper = np.cumsum(p)
             upper /= upper[-1]
             family = 1 if set_[0] == "extremile" else 2
-            sigma = dual_spectral.spectral_masses(family, set_[1], upper, p)
+            sigma = kernels.spectral_masses(family, set_[1], upper, p)
             twin = twins.spectral_masses(set_, p[::-1])[::-1].astype(float)
             np.testing.assert_allclose(sigma, twin, rtol=0, atol=1e-13)
             assert abs(sigma.sum() - 1) < 1e-12
@@ -281,9 +281,9 @@ def test_small_spectral_masses_keep_their_digits():
     upper = np.arange(1, 10**6 + 1) / 1e6
     rows = np.array([99_999, 499_999, 999_999])
     middle = upper[rows] - 0.5e-6
-    extremile = dual_spectral.spectral_masses(1, 2.5, upper, p)[rows]
+    extremile = kernels.spectral_masses(1, 2.5, upper, p)[rows]
     np.testing.assert_allclose(extremile, 2.5 * middle**1.5 * 1e-6, rtol=1e-9)
-    esrm = dual_spectral.spectral_masses(2, 4.0, upper, p)[rows]
+    esrm = kernels.spectral_masses(2, 4.0, upper, p)[rows]
     density = 4 * np.exp(-4 * (1 - middle)) / -np.expm1(-4)
     np.testing.assert_allclose(esrm, density * 1e-6, rtol=1e-9)
 
@@ -399,7 +399,7 @@ def test_chi2_ball_by_sorting():
         for p in nominals(n, rng):
             for radius in (0.01, 0.3, 3.0):
                 u = rng.normal(size=n)
-                *mean, cut = dual_balls._chi2_ball_sorted(u, p, radius)
+                *mean, cut = kernels.chi2_ball_sorted(u, p, radius)
                 q = p * np.maximum(u - sum(mean) + cut, 0)
                 if q.sum() > 0:
                     twin = twins.worst_case(("chi2_ball", radius), u, 0.0, "chi2", p)

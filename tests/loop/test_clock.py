@@ -47,21 +47,6 @@ def test_no_time_at_all_is_late_from_the_start(now):
     assert Clock(0.0, now).is_late
 
 
-def test_what_is_left_out_takes_no_time(now):
-    clock = Clock(10.0, now)
-    now.now += 3.0
-    with clock.leaving_out():
-        now.now += 1000.0
-    assert clock.elapsed == 3.0 and clock.left == 7.0 and clock.evaluating == 0.0
-
-
-def test_what_is_left_out_does_not_bring_the_limit_nearer_to_the_next_rest(now):
-    clock = Clock(10.0, now)
-    with clock.leaving_out():
-        now.now += 1000.0
-    assert not clock.is_running_out
-
-
 def test_evaluations_count_in_the_time_and_apart(now):
     clock = Clock(10.0, now)
     with clock.of_evaluations():
@@ -72,14 +57,12 @@ def test_evaluations_count_in_the_time_and_apart(now):
     assert clock.elapsed == 6.0 and clock.evaluating == 3.0 and clock.left == 4.0
 
 
-@pytest.mark.parametrize("context", ["leaving_out", "of_evaluations"])
-def test_what_ends_by_an_exception_has_taken_its_time_nevertheless(now, context):
+def test_what_ends_by_an_exception_has_taken_its_time_nevertheless(now):
     clock = Clock(now=now)
-    with pytest.raises(KeyboardInterrupt), getattr(clock, context)():
+    with pytest.raises(KeyboardInterrupt), clock.of_evaluations():
         now.now += 2.0
         raise KeyboardInterrupt
-    expected = (0.0, 0.0) if context == "leaving_out" else (2.0, 2.0)
-    assert (clock.elapsed, clock.evaluating) == expected
+    assert (clock.elapsed, clock.evaluating) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize("since_rest", [1.0, 2.0])

@@ -14,7 +14,6 @@ import drago
 import twins
 from drago.loop import clock as clocks
 from drago.loop import judge as judges
-from drago.loop import warm_up
 from drago.loop.loop import Iterate, Loop, Progress, Stop
 from drago.problem import NonFiniteLossError
 from drago.result import Record
@@ -162,7 +161,7 @@ def test_a_large_tolerance_is_met_by_the_first_certificate():
 
 
 def test_time_limit_by_the_clock(monkeypatch):
-    """The solve ends at the first iteration after the limit, compilation left out."""
+    """The solve ends at the first iteration after the limit."""
     clock = FakeClock()
     problem, method = make(), Ticking(clock, GradientDescent(1e-3))
     monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=clock))
@@ -411,20 +410,17 @@ class FakeClock:
 
 
 class Ticking:
-    """A method whose every observed iteration takes a second, and whose first run 1000 more."""
+    """A method whose every observed iteration takes a second."""
 
     name = "ticking"
 
     def __init__(self, clock, inner):
-        self.clock, self.inner, self.runs = clock, inner, 0
+        self.clock, self.inner = clock, inner
 
     def check(self, problem):
         pass
 
     def run(self, problem, loop):
-        self.runs += 1
-        if self.runs == 1:
-            self.clock.now += 1000.0
         observed = loop.observe
 
         def observe(iterate):
@@ -436,7 +432,7 @@ class Ticking:
 
 
 def test_clocks(monkeypatch):
-    """Certificates count in `time` alone, compilation in neither clock."""
+    """Certificates count in `time` alone."""
     clock = FakeClock()
     judge = judges.judge
 
@@ -446,46 +442,14 @@ def test_clocks(monkeypatch):
 
     monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=clock))
     monkeypatch.setattr(judges, "judge", slow_judge)
-    monkeypatch.setattr(warm_up, "_COMPILED", set())
     method = Ticking(clock, GradientDescent())
     result = quiet_solve(make(), method, max_iter=12, tol=0.0)
-    assert method.runs == 2 and result.n_iter == 12
+    assert result.n_iter == 12
     assert result.solver_time == 12.0
     assert result.time == 12.0 + 100.0 * len(result.history)
     assert result.history.solver_time.tolist() == result.history.n_iter.astype(float).tolist()
     seconds = result.history.n_iter + 100.0 * np.arange(1, len(result.history) + 1)
     assert result.history.time.tolist() == seconds.tolist()
-
-
-def test_compilation_happens_once_for_each_kind_of_problem(monkeypatch):
-    monkeypatch.setattr(warm_up, "_COMPILED", set())
-    runs = []
-
-    class Counting(GradientDescent):
-        def run(self, problem, loop):
-            runs.append(problem.n_samples)
-            return super().run(problem, loop)
-
-    for problem in (make(), make(seed=1), make(loss="huber"), make(uncertainty=drago.Simplex())):
-        quiet_solve(problem, Counting(), max_iter=1)
-    assert runs == [4, 60, 60, 4, 60, 4, 60]
-
-
-def test_inner_sets_of_grouped_sets_are_compiled_each(monkeypatch):
-    """Grouped(CVaR) and Grouped(Extremile) run different kernels."""
-    monkeypatch.setattr(warm_up, "_COMPILED", set())
-    runs = []
-
-    class Counting(GradientDescent):
-        def run(self, problem, loop):
-            runs.append(problem.n_samples)
-            return super().run(problem, loop)
-
-    groups = np.arange(60) % 3
-    for inner in (drago.CVaR(0.5), drago.Extremile(2.0)):
-        problem = make(uncertainty=drago.Grouped(inner), groups=groups)
-        quiet_solve(problem, Counting(), max_iter=1)
-    assert runs == [4, 60, 4, 60]
 
 
 def test_users_functions_are_not_called_for_compilation():

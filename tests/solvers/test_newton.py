@@ -351,7 +351,7 @@ def test_the_weights_of_the_result_certify_it():
 
 
 def test_predictions_that_overflow_are_no_progress():
-    from drago.kernels.newton import _value
+    from drago.kernels import newton_value
 
     n = 200
     y, p, shift = np.zeros(n), np.full(n, 1.0 / n), np.zeros(n)
@@ -359,7 +359,7 @@ def test_predictions_that_overflow_are_no_progress():
     losses, slopes, q, u = (np.empty(n) for _ in range(4))
     raw = np.zeros(n)
     raw[:50] = 1e200
-    value, level, _ = _value(
+    value, level, _ = newton_value(
         y, np.empty(0), 0, 0.0, p, 10.0, 1.0, 0.5, shift, 0.0, np.zeros(2), raw, np.nan, losses,
         slopes, q, u,
     )  # fmt: skip

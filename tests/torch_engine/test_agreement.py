@@ -1,4 +1,4 @@
-"""The torch engine and the Numba engine, iteration by iteration."""
+"""The torch engine and the compiled one, iteration by iteration."""
 
 # ruff: noqa: E402  (nothing below can be imported without torch)
 

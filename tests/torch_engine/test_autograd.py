@@ -846,10 +846,12 @@ def test_models_that_cannot_be_mapped():
 
 
 @pytest.mark.slow
-def test_lives_without_numba_and_scikit_learn():
+def test_lives_without_kernels_and_scikit_learn():
     code = """
         import sys
-        sys.modules["numba"] = sys.modules["sklearn"] = None
+        for level in ("v4", "v3", "plain"):
+            sys.modules[f"drago.kernels._{level}"] = None
+        sys.modules["sklearn"] = None
         import warnings
         import torch
         import drago

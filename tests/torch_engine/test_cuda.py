@@ -1,6 +1,6 @@
 """The torch engine on a CUDA device, against the same engine on the processor.
 
-Neither Numba nor scikit-learn is needed. On the processor the engine is held against the arrays by
+Neither kernels nor scikit-learn are needed. On the processor the engine is held against the arrays by
 the other tests here.
 """
 

@@ -26,7 +26,7 @@ PAIRS = [
     ("chi2_ball", "chi2"),
     ("kl_ball", "kl"),
 ]
-# On a CUDA device: test_cuda.py, which does without arrays and Numba.
+# On a CUDA device: test_cuda.py, which does without arrays and kernels.
 on_devices = pytest.mark.parametrize("device", ["cpu"])
 
 
@@ -569,11 +569,12 @@ def test_a_problem_does_not_change():
 
 
 @pytest.mark.slow
-def test_lives_without_numba_and_scikit_learn():
+def test_lives_without_kernels_and_scikit_learn():
     """From tensors to a certified answer, and to a warning."""
     code = """
         import sys, warnings
-        for name in ("numba", "sklearn", "threadpoolctl", "joblib"):
+        kernels = [f"drago.kernels._{level}" for level in ("v4", "v3", "plain")]
+        for name in (*kernels, "sklearn", "threadpoolctl", "joblib"):
             sys.modules[name] = None
         import numpy as np, torch
         import drago

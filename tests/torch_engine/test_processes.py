@@ -32,12 +32,14 @@ def finish(process):
     return out.strip()
 
 
-def test_lives_without_numba_and_scikit_learn():
+def test_lives_without_kernels_and_scikit_learn():
     out = finish(
         run(
             """
             import sys
-            sys.modules["numba"] = sys.modules["sklearn"] = None
+            for level in ("v4", "v3", "plain"):
+                sys.modules[f"drago.kernels._{level}"] = None
+            sys.modules["sklearn"] = None
             import torch
             import drago.torch_engine
             from drago import CVaR, Extremile, ESRM, Spectrum, Chi2Ball, KLBall, Simplex, Grouped
@@ -59,7 +61,7 @@ def test_lives_without_numba_and_scikit_learn():
                             loss.backward()
                             assert loss.isfinite()
             assert losses.grad.isfinite().all()
-            print(sys.modules["numba"], sys.modules["sklearn"], "scipy" in sys.modules)
+            print(sys.modules["drago.kernels._v4"], sys.modules["sklearn"], "scipy" in sys.modules)
             """
         )
     )

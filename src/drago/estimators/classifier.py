@@ -71,7 +71,7 @@ class DROClassifier(ClassifierMixin, DROEstimator):
     verbose : int
         1 prints a line for each certificate.
     device : None or a device of torch, such as "cuda"
-        Where to solve, see `drago.solve`; None is the Numba engine.
+        Where to solve, see `drago.solve`; None is compiled code on arrays.
 
     Attributes
     ----------

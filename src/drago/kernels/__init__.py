@@ -1,39 +1,43 @@
-"""Numba functions: arrays, scalars and small integer codes in, arrays out.
+"""Compiled functions: arrays, scalars and small integer codes in, arrays out.
 
 Kernels know no classes. Objects of the other modules translate themselves to ``(code,
-parameters)`` once per solve, which keeps the compile cache on disk working: it is keyed by the
-types of the arguments, and an integer always has the same one.
+parameters)``. They are written in C++ (``*.hpp``), bound in ``bind_*.cpp`` and built when the
+package is installed, one extension for each level of the processor's instructions; the best that
+runs here is taken. Arrays of another type or order than a kernel is written for are refused with a
+TypeError, never copied.
 
-Nothing here is imported when ``drago`` is: the modules above import a kernel inside the call that
-needs it, so each oracle and each loss family is compiled when it is first used, and no sooner.
+Importing this costs nothing: the extension is loaded when the first kernel is asked for, so that
+tensors are worked on where there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-import numba
-
-# What a hot reduction may assume. Never the full `fastmath`: it lets the compiler drop NaN checks.
-REDUCE = {"contract", "reassoc"}
-# For functions that allocate nothing and are called for single rows: without it Numba counts the
-# references to each array that they are given, atomically, which costs more than the row.
-LEAN = {"_nrt": False, "forceinline": True}
+_LEVELS = ("_v4", "_v3", "_plain")
 
 
-def jit(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`numba.njit` with a compile cache on disk where one can be kept.
-
-    Numba raises while decorating when it finds no writable folder for the cache (a read-only
-    installation without a home, say). A solver that compiles anew is better than one that does
-    not import, so the cache is given up then.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+def _load() -> Any:
+    tried = []
+    for level in _LEVELS:
         try:
-            return numba.njit(cache=True, nogil=True, **options)(function)
-        except (RuntimeError, OSError):
-            return numba.njit(nogil=True, **options)(function)
+            return import_module(f"drago.kernels.{level}")
+        except ImportError as error:
+            tried.append(f"{level}: {error}")
+    raise ImportError(
+        "drago's compiled kernels are not there, or not for this processor; install the package "
+        f"(pip install .) with a C++ compiler on this machine. Tried: {'; '.join(tried)}."
+    )
 
-    return decorate
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    found = _load()
+    # From now on a kernel is an attribute like any other.
+    globals().update({key: getattr(found, key) for key in dir(found) if not key.startswith("__")})
+    try:
+        return globals()[name]
+    except KeyError:
+        raise AttributeError(f"drago.kernels has no function {name!r}") from None

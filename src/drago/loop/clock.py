@@ -58,16 +58,9 @@ class Clock:
         """Whether the limit is reached."""
         return self.left == 0.0
 
-    def leaving_out(self) -> Timed:
-        """Do not count the time of what happens inside: compilation."""
-        return Timed(self._now, self._leave_out)
-
     def of_evaluations(self) -> Timed:
         """Count the time of what happens inside, but not as the method's."""
         return Timed(self._now, self._evaluate)
-
-    def _leave_out(self, spent: float) -> None:
-        self._began, self._rested = self._began + spent, self._rested + spent
 
     def _evaluate(self, spent: float) -> None:
         self.evaluating += spent

@@ -37,7 +37,6 @@ from drago.loop.protocol import Stop as Stop
 from drago.loop.resume import Checkpoints
 from drago.loop.start import start_on_a_part
 from drago.loop.threads import blas_threads
-from drago.loop.warm_up import compile_for
 from drago.metric import FLOOR, Metric, make_metric
 from drago.problem import DROProblem, NonFiniteLossError
 from drago.result import SolverResult, Status
@@ -55,7 +54,7 @@ class Loop:
     tol : float
     max_iter : int or None
     time_limit : float or None
-        Seconds, compilation not counted.
+        Seconds.
     callback : callable or None
         Called with a `Progress` at each certificate; a true return value stops the solve.
     random_state : int
@@ -69,7 +68,7 @@ class Loop:
     why : str
         Why this method was taken; the message begins with it.
     quiet : bool
-        A solve inside another: no warning, no compilation of its own, no interrupt caught.
+        A solve inside another: no warning, no interrupt caught.
     trusting : bool
         Whether the method's own estimate of the gap is enough to stop: no certificates.
 
@@ -267,7 +266,6 @@ class Loop:
         self.before = self.counts
         n_iter = self.before.n_iter
         self.ledger.notes.append(f"finished by {method.name} from iteration {n_iter} on")
-        self.compile(method)
         self.start_at = Start(*self.best_point(), metric=self.metric)
         self.goal.factor = 1.0
         self.budget.hand_over(n_iter, self.before.n_passes + passes)
@@ -341,22 +339,11 @@ class Loop:
         with self._guard, threads, np.errstate(over="ignore", under="ignore"):
             if self.quiet:
                 return result_of(self, method, self._run(method))
-            self.compile(method)
             self._guard.hold()
             why = self._run(method)
             self._is_interrupted()
             result = result_of(self, method, why)
             return result_of(self, method, why) if self._is_interrupted() else result
-
-    def compile(self, method: Solver) -> None:
-        """Compile what a method needs, by a solve of a few rows; the clock leaves that out."""
-        method = adapted(method)
-
-        def rehearse(few: DROProblem) -> None:
-            Loop(few, tol=0.0, max_iter=2, quiet=True).run(method)
-
-        with self.clock.leaving_out():
-            compile_for(self.problem, method, rehearse)
 
     def _is_interrupted(self) -> bool:
         """Whether an interrupt has come meanwhile, which is then the status."""

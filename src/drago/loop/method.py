@@ -81,13 +81,6 @@ class Method:
         """
         return None
 
-    def compile_key(self, problem: DROProblem) -> tuple[Any, ...]:
-        """What decides, beside the kind of the problem, on the code that a solve compiles."""
-        return (type(self),)
-
-    def compile(self, problem: DROProblem) -> None:
-        """Compile what a solve of a few rows does not reach; the clocks leave it out."""
-
 
 @runtime_checkable
 class Solver(Protocol):
@@ -124,9 +117,6 @@ class Adapted(Method):
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         return self._given.run(problem, loop)
-
-    def compile_key(self, problem: DROProblem) -> tuple[Any, ...]:
-        return (type(self._given),)
 
 
 def adapted(given: Solver) -> Method:

@@ -26,7 +26,7 @@ class ConvergenceDisplay:
     Parameters
     ----------
     passes, seconds, rel_gap : arrays of shape (n_certificates,)
-        Visits to all rows and seconds (without compilation) until each certificate, and the
+        Visits to all rows and seconds until each certificate, and the
         relative gap that it certifies.
     tol : float, optional
         The gap at which the solve was to stop.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago._validation import are_finite, check_groups, check_vector, locked
 from drago.rows.array_curvature import ArrayCurvature
 from drago.rows.base import (
@@ -60,7 +61,6 @@ class ArrayRows(ArrayCurvature):
         groups: Array | None = None,
         baseline: Vector | None = None,
     ) -> None:
-        # Locked: to Numba a read-only array is another type, compiled anew.
         self.X, self.y, self.p = locked(X), locked(y), locked(p)
         self.groups = None if groups is None else locked(groups)
         self.baseline = None if baseline is None else locked(baseline)
@@ -174,16 +174,6 @@ class ArrayRows(ArrayCurvature):
         y = (there % n_classes).astype(self.y.dtype)
         return ArrayRows(np.zeros((there.size, 1)), y, mass / mass.sum(), groups)
 
-    def few(self, n: int, n_outputs: int) -> ArrayRows:
-        """A few harmless rows that run the same compiled code."""
-        X = self.X[:n] * 0
-        if isinstance(X, np.ndarray):
-            X = X + X.dtype.type(1)
-        y = np.arange(n) % n_outputs if n_outputs > 1 else np.arange(n) % 2
-        groups = None if self.groups is None else np.arange(n) % 2
-        baseline = None if self.baseline is None else np.zeros(n)
-        return ArrayRows(X, y.astype(self.y.dtype), np.full(n, 1.0 / n), groups, baseline)
-
     def oracle(self, uncertainty: Any, divergence: Any) -> Any:
         # Set and divergence were checked at the door of the problem.
         return uncertainty._oracle(self.p, divergence, self.groups)
@@ -239,10 +229,8 @@ class ArrayRows(ArrayCurvature):
         """
         X = self.X
         if self._are_few(c):
-            from drago.kernels.rows import accumulate
-
             out = np.zeros(self.n_features)
-            accumulate(X, np.flatnonzero(c[:, 0]), c[:, 0], out)
+            kernels.accumulate_rows(X, np.flatnonzero(c[:, 0]), c[:, 0], out)
             return out[:, None]
         if X.dtype == np.float64:
             product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)

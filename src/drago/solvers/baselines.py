@@ -1,6 +1,6 @@
 """The stochastic methods that DRAGO was published against: SGD, LSVRG and Prospect.
 
-All three move one row or one small batch at a time, in compiled code (`drago.kernels.baselines`);
+All three move one row or one small batch at a time, in compiled code (`drago.kernels`);
 an iteration is an epoch, n rows drawn. A number for their step size is taken as it is, and
 `drago.tune` finds one by the paper's rule. With "auto" they start from a step that the losses'
 curvature suggests, and cut it when they diverge or make no progress.
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago._validation import check_integer, check_number, check_option
 from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
@@ -298,12 +299,11 @@ class _SGDRun(_StochasticRun):
         return _set_codes(problem.uncertainty.oracle(p, problem.divergence))
 
     def epoch(self) -> float:
-        from drago.kernels.baselines import sgd
 
         problem, total = self.problem, 0.0
         cost = self.shape[0] * self.shape[1]
         for order in self.chunks(self.rng.permutation(self.n), cost, self.batch_size):
-            total += order.size * sgd(
+            total += order.size * kernels.sgd(
                 *self.rows, *self.loss, self.baseline, *self.set, self.w, self.b, order,
                 self.batch_size, self.eta, problem.mu, problem.nu, problem.fit_intercept,
             )  # fmt: skip
@@ -322,7 +322,6 @@ class _LSVRGRun(_StochasticRun):
         self.oracle = problem.dual_oracle()
 
     def epoch(self) -> float:
-        from drago.kernels.baselines import lsvrg
 
         problem = self.problem
         ev = problem.evaluate(*self.point())
@@ -336,7 +335,7 @@ class _LSVRGRun(_StochasticRun):
         self.observe(evaluation=ev, gap_estimate=merit, primal_estimate=value)
         draws = self.rng.integers(0, self.n, size=self.n)
         for part in self.chunks(draws, self.shape[0] * self.shape[1]):
-            lsvrg(
+            kernels.lsvrg(
                 *self.rows, *self.loss, self.w, self.b, q, ev.dlosses, g, g_b, part,
                 self.eta, problem.mu, problem.fit_intercept,
             )  # fmt: skip
@@ -365,12 +364,11 @@ class _ProspectRun(_StochasticRun):
             self.observe(evaluation=ev)
 
     def epoch(self) -> float:
-        from drago.kernels.baselines import prospect
 
         problem = self.problem
         draws = self.rng.integers(0, self.n, size=self.n)
         for part in self.chunks(draws, 4 * self.n + self.shape[0] * self.shape[1]):
-            self.memory = prospect(
+            self.memory = kernels.prospect(
                 *self.rows, *self.loss, self.baseline, *self.set, problem.p, self.w, self.b,
                 self.table, self.q, self.products, self.g, self.g_b, part, self.eta, problem.mu,
                 problem.nu, self.memory, problem.fit_intercept,

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago.certificate.cost import curvature_cost, has_curvature_bound
 from drago.certificate.hessian import newton_step
 from drago.loop.loop import Iterate, Loop
@@ -339,10 +340,9 @@ class _CompiledStage(_Stage):
 
     def advance(self, most: int) -> _Move:
         """A few steps: so many that an interruption is not kept waiting for long."""
-        from drago.kernels.newton import capped_newton
 
         run, problem, ev = self.run, self.problem, self.run.ev
-        steps, trials, self.tau, promise, value, level, state, *there = capped_newton(
+        steps, trials, self.tau, promise, value, level, state, *there = kernels.capped_newton(
             problem.X,
             problem.y,
             problem.rows.kernel_baseline,  # type: ignore[attr-defined]

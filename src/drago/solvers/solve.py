@@ -87,7 +87,7 @@ def solve(
         declared convex, ``||grad P||`` relative to the start.
     max_iter : int, optional
     time_limit : float, optional
-        Seconds, without the time of compilation (which counts on a device: solve twice).
+        Seconds, the time of compilation on a device included: solve twice there.
     random_state : int
         Seed for the methods that draw; the same seed gives the same answer.
     callback : callable, optional
@@ -106,7 +106,7 @@ def solve(
     verbose : int
         1 prints a line for each certificate.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
-        None is the Numba engine, or for a problem made of tensors the device where they are. On a
+        None is compiled code on arrays, or for a problem made of tensors the device where they are. On a
         device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog" (`docs/torch.md`).
 
     Returns

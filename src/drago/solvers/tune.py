@@ -122,7 +122,6 @@ def tune(
 def _run(problem: DROProblem, method: Any, seed: int, n_passes: int) -> float:
     """The mean objective of the last ten passes; infinite where the method diverged."""
     loop = _Recorder(problem, seed, n_passes)
-    loop.compile(method)
     loop.run(method)
     return loop.mean()
 

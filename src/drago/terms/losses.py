@@ -16,12 +16,12 @@ loss's second derivative.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago._validation import (
     LEAST_SQUARE,
     check_number,
@@ -34,14 +34,6 @@ from drago._validation import (
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-
-
-@cache
-def _kernels() -> Any:
-    """Imported once: the statement takes as long as a kernel does on a few rows."""
-    import drago.kernels.losses as kernels
-
-    return kernels
 
 
 class Loss:
@@ -159,9 +151,9 @@ class _Compiled(Loss):
         try:
             fits = y.ndim == losses.ndim == 1 and raw.ndim == dlosses.ndim == 2
             fits = fits and self._fill(y, raw, losses, dlosses)
-        except SystemError:  # an interrupt
+        except (SystemError, ImportError):  # an interrupt; no kernels
             raise
-        except Exception as error:  # no arrays, or such as Numba has no type for
+        except Exception as error:  # no arrays, or of another kind
             raise self._refusal(y, raw) from error
         if not fits:
             raise self._refusal(y, raw)
@@ -191,13 +183,13 @@ class _Compiled(Loss):
 
 class _SingleOutput(_Compiled):
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
-        return _kernels().single_output(self.code, self.parameter, y, raw, losses, dlosses)
+        return kernels.single_output(self.code, self.parameter, y, raw, losses, dlosses)
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
         if y.ndim != 1 or raw.shape != (y.size, 1):
             raise self._refusal(y, raw)
-        return _kernels().second_single_output(self.code, self.parameter, y, raw)
+        return kernels.second_single_output(self.code, self.parameter, y, raw)
 
 
 class _Regression(_SingleOutput):
@@ -351,7 +343,7 @@ class Multinomial(_Compiled):
         return int(y.max()) + 1
 
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
-        return _kernels().multinomial(y, raw, losses, dlosses)
+        return kernels.multinomial(y, raw, losses, dlosses)
 
     def probabilities(self, raw: Matrix) -> Matrix:
         """Softmax of each row."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import locked
+from drago import kernels
 from drago.rows.tables.base import NOTICEABLE
 
 Vector = npt.NDArray[np.float64]
@@ -100,8 +100,7 @@ class ArrayBlocks:
         self.largest = max(sizes)
         if count > 1:
             self.y = self.gather(rows.y)
-            self.y.flags.writeable = False  # as the problem's is: to Numba a type of its own
-            self.baseline = None if rows.baseline is None else locked(self.gather(rows.baseline))
+            self.baseline = None if rows.baseline is None else self.gather(rows.baseline)
         parts = entries * k // (count * _PART)
         if rows.is_sparse:  # partial sums are dense
             parts = min(parts, entries // (4 * count * d))
@@ -119,8 +118,6 @@ class ArrayBlocks:
         self._is_compiled = (
             not self._copied and self._group >= 4 and has_kernels(rows, loss, n_outputs)
         )
-        if self._is_compiled:
-            self._take_kernels()
         if self._pool is not None:
             self._partial  # noqa: B018  # made here, and not by several threads
 
@@ -143,32 +140,10 @@ class ArrayBlocks:
     def _losses(self) -> Vector:
         return np.empty(self.largest)
 
-    def _take_kernels(self) -> None:
-        from drago.kernels import blocks
-
-        self._kernels = blocks
-        self._X = self.rows.X.view()
-        self._X.flags.writeable = False  # to Numba that is a type of its own
-
-    @classmethod
-    def compile(cls, few: Any, loss: Any) -> None:
-        """Compile the visits to large data, on a few rows of their kind."""
-        blocks, n = cls(few, loss, 1, 1), few.n_samples
-        blocks._is_compiled = True
-        blocks._take_kernels()
-        model = np.zeros((few.n_features, 1)), np.zeros(1)
-        q, losses, slopes = np.full(n, 1.0 / n), np.empty(n), np.empty((n, 1))
-        blocks.evaluate(0, *model, losses, slopes)
-        blocks.correction(0, *model, q, slopes.copy(), losses, slopes)
-        blocks.accumulate(0, slopes)
-        blocks._compiled_gradient(q, *model)
-
     @property
     def whole(self) -> Matrix:
-        """The rows of a single block, read-only: to Numba that is a type of its own."""
-        rows = (self._rows[0] if self._rows else self.rows.X).view()
-        rows.flags.writeable = False
-        return rows
+        """The rows of a single block."""
+        return self._rows[0] if self._rows else self.rows.X
 
     def _cut(self, size: int, parts: int) -> list[tuple[int, int]]:
         """The places of a block in parts of whole groups, and what is left of the last one."""
@@ -232,7 +207,7 @@ class ArrayBlocks:
         def part(lo: int, hi: int) -> None:
             if self._is_compiled:
                 places, model = self._places(k, lo, hi), self._model(w, b)
-                self._kernels.evaluate(*places, *model, y, losses, slopes[:, 0])
+                kernels.block_evaluate(*places, *model, y, losses, slopes[:, 0])
             else:
                 self._predict(k, lo, hi, w, raw[lo:hi])
                 if b.any():
@@ -290,7 +265,7 @@ class ArrayBlocks:
             room = self._room(), np.empty(self._group)
             out = self._partial[place, :, 0]
             places, model = self._places(k, lo, hi), self._model(w, b)
-            sums[place] = self._kernels.correct(*places, *model, *data, *room, out)
+            sums[place] = kernels.block_correct(*places, *model, *data, *room, out)
 
         self._each(part, parts)
         if len(parts) == 1:
@@ -357,7 +332,7 @@ class ArrayBlocks:
 
     def _compiled_gradient(self, q: Vector, w: Matrix, b: Vector) -> tuple[Matrix, Vector, int]:
         """The rows in the order of X, which is how memory likes them."""
-        X, starts = self._X, np.array([rows.start for rows in self.slices])
+        X, starts = self.rows.X, np.array([rows.start for rows in self.slices])
         groups = -(-self.rows.n_samples // self._group)
         count = min(groups, self.count * max(map(len, self._parts)))
         ends = [groups * i // count for i in range(count + 1)]
@@ -366,7 +341,7 @@ class ArrayBlocks:
 
         def part(index: int, _: int) -> None:
             change = np.empty(self._group)
-            sums[index] = self._kernels.gradient(
+            sums[index] = kernels.block_gradient(
                 X, starts, self._group, ends[index], ends[index + 1], *self._model(w, b),
                 self.y, q, least, none, self._room(), change, partial[index],
             )  # fmt: skip
@@ -386,10 +361,9 @@ class ArrayBlocks:
     def _predict(self, k: int, lo: int, hi: int, w: Matrix, raw: Matrix) -> None:
         X = self.rows.X
         if self.rows.is_sparse:
-            from drago.kernels.drago import csr_predict
 
             first = k + lo * self.count
-            csr_predict(X.data, X.indices, X.indptr, first, self.count, w, raw)
+            kernels.csr_predict(X.data, X.indices, X.indptr, first, self.count, w, raw)
             return
         rows = self._block(k, lo, hi)
         if w.shape[1] == 1:
@@ -399,7 +373,7 @@ class ArrayBlocks:
 
     def _places(self, k: int, lo: int, hi: int) -> tuple[Any, ...]:
         """Places of block `k` as the kernels take them."""
-        return self._X, k, self.count, self._group, lo, hi
+        return self.rows.X, k, self.count, self._group, lo, hi
 
     def _model(self, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """Coefficients, intercept and loss as the kernels take them."""
@@ -408,22 +382,21 @@ class ArrayBlocks:
 
     def _room(self) -> npt.NDArray[np.int64]:
         """Where the kernels list rows."""
-        return np.empty((2, self._kernels.TOGETHER), np.int64)
+        return np.empty((2, kernels.TOGETHER), np.int64)
 
     def _weighted(self, k: int, lo: int, hi: int, weights: Matrix, out: Matrix) -> None:
         """``out = X' weights`` for places of block `k`, with the weights of all of it."""
         X = self.rows.X
         if self._is_compiled:
             places = self._places(k, lo, hi)
-            self._kernels.accumulate(*places, weights[:, 0], self._room(), out[:, 0])
+            kernels.block_accumulate(*places, weights[:, 0], self._room(), out[:, 0])
             return
         weights = weights[lo:hi]
         if self.rows.is_sparse:
-            from drago.kernels.drago import csr_accumulate
 
             out[:] = 0.0
             first = k + lo * self.count
-            csr_accumulate(X.data, X.indices, X.indptr, first, self.count, weights, out)
+            kernels.csr_accumulate(X.data, X.indices, X.indptr, first, self.count, weights, out)
             return
         rows = self._block(k, lo, hi)
         if rows.ndim == 2:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import locked
+from drago import kernels
 from drago.rows.base import Evaluation
 from drago.rows.tables.array_blocks import ArrayBlocks
 from drago.rows.tables.base import Tables
@@ -16,14 +16,6 @@ from drago.rows.tables.unsettled import Unsettled
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-
-
-@cache
-def _kernels() -> Any:
-    """Imported once: the statement takes as long as a kernel does on a few rows."""
-    from drago.kernels import drago
-
-    return drago
 
 
 class ArrayTables(Tables):
@@ -55,8 +47,7 @@ class ArrayTables(Tables):
         self.sizes = self.blocks.sizes
         self._known: dict[int, Matrix] = {}
         as_it_is = count == 1 or rows.p.min() == rows.p.max()
-        # Locked, as the problem's is: to Numba a read-only array is another type.
-        self.p = rows.p if as_it_is else locked(self.blocks.gather(rows.p))
+        self.p = rows.p if as_it_is else self.blocks.gather(rows.p)
 
     def close(self) -> None:
         self.blocks.close()
@@ -203,7 +194,7 @@ class ArrayTables(Tables):
 
     def change(self, j: int, losses: Vector, scale: float) -> Vector:
         table = self.old_losses if self.kind == "lagged" else self.loss_table
-        _kernels().scaled_change(losses, table[self.blocks.slices[j]], scale)
+        kernels.scaled_change(losses, table[self.blocks.slices[j]], scale)
         return losses
 
     def put(self, k: int, losses: Vector) -> None:
@@ -228,9 +219,9 @@ class ArrayTables(Tables):
     def _fill_argument(self, j: int, change: Vector, s: float) -> None:
         """What the dual oracle takes: ``lhat + change e_j + s`` times the mirror coordinate."""
         if self.has_mirror:
-            _kernels().proximal_argument(self.loss_table, s, self.mirror, self._u)
+            kernels.proximal_argument(self.loss_table, s, self.mirror, self._u)
         else:
-            _kernels().proximal_argument_chi2(self.loss_table, s, self._q, self.p, self._u)
+            kernels.proximal_argument_chi2(self.loss_table, s, self._q, self.p, self._u)
         self._u[self.blocks.slices[j]] += change
 
     def argument(self, j: int, change: Vector, s: float) -> Vector:
@@ -245,7 +236,7 @@ class ArrayTables(Tables):
             self.old_product[rows] = product
         # The slopes become the change.
         if product.shape[1] == 1:
-            total = np.array([_kernels().renew(slopes[:, 0], q, product[:, 0])])
+            total = np.array([kernels.renew(slopes[:, 0], q, product[:, 0])])
         else:
             slopes *= q[:, None]
             slopes -= product

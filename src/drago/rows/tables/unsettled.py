@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import locked
+from drago import kernels
 from drago.terms.uncertainty.capped import CappedOracle
 
 Vector = npt.NDArray[np.float64]
@@ -56,9 +56,6 @@ class Unsettled:
     """
 
     def __init__(self, slices: Sequence[slice], oracle: CappedOracle, u: Vector) -> None:
-        from drago.kernels import dual_capped, unsettled
-
-        self._kernels, self._capped_chi2 = unsettled, dual_capped.capped_chi2
         self._slices, self._oracle = slices, oracle
         p = oracle.p
         self._p = p[:1] if p.min() == p.max() else p
@@ -67,7 +64,6 @@ class Unsettled:
         places = [u[k * part : (k + 1) * part] for k in range(_SHARE)]
         self._u, self._new, self._level, self._weight = places
         self._mass = np.full(part, p[0])
-        self._locked_mass = locked(self._mass)  # like p: to Numba that is a type of its own
         self._where = np.empty(part, np.int64 if p.size > np.iinfo(np.int32).max else np.int32)
         self._starts = np.array([rows.start // _SHARE for rows in slices])
         self._room = np.diff([*self._starts, part - 1])
@@ -88,22 +84,6 @@ class Unsettled:
         n, count = u.size, len(slices)
         is_large = n >= LEAST_ROWS and _LEAST_BLOCKS <= count <= n // _LEAST_BLOCK
         return cls(slices, oracle, u) if is_large and oracle.cap > 1 else None
-
-    @classmethod
-    def compile(cls, divergence: Any, oracle: Any) -> None:
-        """Compile the steps on lists, on a few rows."""
-        n = oracle.p.size
-        if not isinstance(oracle, CappedOracle) or not divergence.is_chi2:
-            return
-        table, q = np.zeros(n), np.full(n, 1.0 / n)
-        lists = cls([slice(0, n)], oracle, np.zeros(n))
-        lists.memory["moved"], oracle._tau = 0.0, 0.0
-        lists._list_all(table, q, 0, table, 1.0)
-        lists._solve(1.0, 1.0)
-        lists._kernels.total(lists._new)
-        lists._kernels.deal(lists._new, lists._starts, lists._sizes, lists._weight)
-        lists._is_listed = [True]
-        lists.write(q)
 
     def step(
         self, table: Vector, q: Vector, j: int, change: Vector, k: int, nu: float, s: float
@@ -133,14 +113,14 @@ class Unsettled:
 
     def write(self, q: Vector, blocks: Iterable[int] | None = None) -> None:
         """Put the weights of some or all blocks in their places."""
-        write = self._kernels.write
+        write = kernels.unsettled_write
         for k in range(len(self._is_listed)) if blocks is None else blocks:
             if self._is_listed[k]:
                 write(self._where, self._weight, self._starts[k], self._sizes[k], q)
 
     def forget(self, q: Vector, blocks: Iterable[int] | None = None) -> None:
         """Do that, and end their lists."""
-        write, is_listed = self._kernels.write, self._is_listed
+        write, is_listed = kernels.unsettled_write, self._is_listed
         for k in range(len(is_listed)) if blocks is None else blocks:
             if is_listed[k]:
                 write(self._where, self._weight, self._starts[k], self._sizes[k], q)
@@ -152,7 +132,7 @@ class Unsettled:
 
     def _list_all(self, table: Vector, q: Vector, j: int, change: Vector, nu: float) -> bool:
         """List the blocks that are not; returns whether there was room."""
-        find, tau, cap = self._kernels.find, self._oracle._tau, self._oracle.cap
+        find, tau, cap = kernels.unsettled_find, self._oracle._tau, self._oracle.cap
         room = _ROOM * self.memory["moved"]
         if math.isnan(room):
             return False
@@ -175,7 +155,7 @@ class Unsettled:
 
     def _solve(self, c: float, s: float) -> bool:
         """The step on the rows in the lists; returns whether ``tau`` stayed within its bounds."""
-        size = self._kernels.collect(
+        size = kernels.unsettled_collect(
             self._where, self._level, self._weight, self._p, self._starts, self._sizes, s,
             self._u, self._mass,
         )  # fmt: skip
@@ -185,12 +165,12 @@ class Unsettled:
             size += 1
         if size == 0:
             return False
-        u, mass, new = self._u[:size], self._locked_mass[:size], self._new[:size]
-        tau = self._capped_chi2(u, mass, c, self._oracle.cap, self._oracle._tau, new)
+        u, mass, new = self._u[:size], self._mass[:size], self._new[:size]
+        tau = kernels.capped_chi2(u, mass, c, self._oracle.cap, self._oracle._tau, new)
         self._mass[size - 1] = self._p[0]
         is_inside = max(self._low) <= tau <= min(self._high)
-        if not is_inside or abs(self._kernels.total(new) - 1.0) > _ROUNDING:
+        if not is_inside or abs(kernels.unsettled_total(new) - 1.0) > _ROUNDING:
             return False
-        self._kernels.deal(new, self._starts, self._sizes, self._weight)
+        kernels.unsettled_deal(new, self._starts, self._sizes, self._weight)
         self._oracle._tau, self._oracle._c = tau, c
         return True

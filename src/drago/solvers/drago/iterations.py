@@ -24,12 +24,12 @@ device and replayed (`drago.rows.tables.recorded`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago.files.checkpoint import State
 from drago.loop.loop import Iterate
 from drago.metric import Metric, is_box
@@ -43,14 +43,6 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 _NONE = np.empty((0, 0))
-
-
-@cache
-def _kernels() -> Any:
-    """Imported once: the statement takes as long as a kernel does on a few rows."""
-    from drago.kernels import drago
-
-    return drago
 
 
 class Iterations:
@@ -404,7 +396,7 @@ class Iterations:
         if self.problem.rows.has("compiled"):
             eigenvalues, moved = self.metric.eigenvalues, np.empty(grad.shape)
             basis = _NONE if self._basis is None else np.ascontiguousarray(self._basis)
-            _kernels().proximal_point(
+            kernels.proximal_point(
                 here, window, near, far, grad, eigenvalues, basis, mu, weight, moved
             )
             return moved

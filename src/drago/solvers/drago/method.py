@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from drago._validation import check_flag, check_integer, check_number, check_option
 from drago.files.checkpoint import State
@@ -17,7 +16,6 @@ from drago.loop.method import Method
 from drago.problem import DROProblem
 from drago.solvers.drago.constants import require_constants
 from drago.solvers.drago.run import Run, is_small, is_unregularised
-from drago.solvers.drago.warm_up import compile_parts, compiled_parts
 from drago.solvers.newton import Newton
 
 # Blocks under block_size="auto", for large data, and for small data where it is not one.
@@ -189,8 +187,3 @@ class Drago(Method):
     def with_threads(self, n_threads: int | None) -> Drago:
         return replace(self, n_threads=n_threads)
 
-    def compile_key(self, problem: DROProblem) -> tuple[Any, ...]:
-        return type(self), *compiled_parts(problem)
-
-    def compile(self, problem: DROProblem) -> None:
-        compile_parts(problem)

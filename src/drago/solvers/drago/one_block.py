@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
 from drago.rows.tables.array_blocks import SMALL
@@ -29,14 +29,6 @@ _THICK = 4.0
 # Entries up to which a copy of X by columns pays: products with it are faster than with its rows,
 # but it takes as long as a few of them (`bench_drago.py small`).
 _BY_COLUMNS = 1 << 17
-
-
-@cache
-def _kernels() -> Any:
-    """Imported once: the statement takes as long as a kernel does on a few rows."""
-    from drago.kernels import one_block
-
-    return one_block
 
 
 def _is_worth_it(problem: DROProblem) -> bool:
@@ -89,7 +81,7 @@ class OneBlockIterations(SupportIterations):
         self._begin_at(w, b)
         oracle, gradient = tables.oracle, np.empty(w.shape)
         losses, slopes, q = tables.empty()
-        gradient_b, oracle._tau, moment, finite = _kernels().one_block_start(
+        gradient_b, oracle._tau, moment, finite = kernels.one_block_start(
             *self._data,
             oracle.cap,
             problem.nu,
@@ -132,7 +124,7 @@ class OneBlockIterations(SupportIterations):
 
     def _several(self, count: int, steps: SecantSteps) -> Evaluation:
         """So many iterations, and the losses where they end."""
-        problem, tables, run = self.problem, self.tables, _kernels().one_block_steps
+        problem, tables, run = self.problem, self.tables, kernels.one_block_steps
         oracle, n, d = tables.oracle, problem.n_samples, problem.n_features
         unknown = REMEMBERED - len(steps.curvatures)
         curvatures = np.array([math.nan] * unknown + steps.curvatures)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from drago import kernels
 from drago._validation import check_number
 from drago.terms.divergences import Divergence, as_divergence
 from drago.terms.uncertainty.base import DualOracle, Response, UncertaintySet, Vector, price
@@ -99,18 +100,16 @@ class BallOracle(DualOracle):
         return self.radius
 
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
-        from drago.kernels.dual_balls import chi2_ball, kl_ball
-
         spread = float(u.max() - u.min())
         if not _SCALE[0] < spread < _SCALE[1] and spread > 0:
             # Squares of the losses would leave the range of floating point.
             u, c = (u - u.max()) / spread, min(c / spread, _SCALE[1])
         c = price(c)
         if self.divergence.is_chi2:
-            out = chi2_ball(u, self.p, c, self.radius, self._start, q)
+            out = kernels.chi2_ball(u, self.p, c, self.radius, self._start, q)
             self._mirror(q, mirror)
         else:
-            out = kl_ball(u, self.p, c, self.radius, self._start, q, mirror)
+            out = kernels.kl_ball(u, self.p, c, self.radius, self._start, q, mirror)
             if c == 0 and out[0] == 0:  # a vertex: the kernel knows no mirror coordinate
                 self._mirror(q, mirror)
         self._effective, self._start = out

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from drago import kernels
 from drago._validation import check_number
 from drago.terms.divergences import Divergence
 from drago.terms.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
 
 # Relative distance to the cap below which a weight counts as lying on it.
 ON_BOUND = 1e-12
-
-
-@cache
-def _kernels() -> Any:
-    """Imported once: the statement takes as long as a kernel does on a few rows."""
-    from drago.kernels import dual_capped
-
-    return dual_capped
 
 
 class CVaR(UncertaintySet):
@@ -99,10 +91,10 @@ class CappedOracle(DualOracle):
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         tau, is_chi2 = self.remembered(c), self.divergence.is_chi2
         if is_chi2:
-            tau = _kernels().capped_chi2(u, self.p, c, self.cap, tau, q)
+            tau = kernels.capped_chi2(u, self.p, c, self.cap, tau, q)
         else:
             room = mirror if c > 0 else EMPTY
-            tau = _kernels().capped_kl(u, self.p, c, self.cap, tau, q, room)
+            tau = kernels.capped_kl(u, self.p, c, self.cap, tau, q, room)
         if mirror.size and (is_chi2 or c == 0):
             self._mirror(q, mirror)
         self._tau, self._c = tau, c

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from drago import kernels
 from drago._validation import check_number, shown
 from drago.terms.divergences import Divergence
 from drago.terms.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
@@ -60,9 +61,7 @@ class Extremile(SpectralSet):
         check_number("n_draws", self.n_draws, low=1)
 
     def masses(self, p: Vector) -> Vector:
-        from drago.kernels.dual_spectral import spectral_masses
-
-        return _normalised(spectral_masses(1, float(self.n_draws), _upper_ends(p), p))
+        return _normalised(kernels.spectral_masses(1, float(self.n_draws), _upper_ends(p), p))
 
     def tail(self, x: Vector) -> Vector:
         with np.errstate(divide="ignore"):
@@ -88,11 +87,9 @@ class ESRM(SpectralSet):
         check_number("risk_aversion", self.risk_aversion, low=0)
 
     def masses(self, p: Vector) -> Vector:
-        from drago.kernels.dual_spectral import spectral_masses
-
         if self.risk_aversion == 0:
             return p / p.sum()
-        return _normalised(spectral_masses(2, float(self.risk_aversion), _upper_ends(p), p))
+        return _normalised(kernels.spectral_masses(2, float(self.risk_aversion), _upper_ends(p), p))
 
     def tail(self, x: Vector) -> Vector:
         g = float(self.risk_aversion)
@@ -223,13 +220,6 @@ class SpectralOracle(DualOracle):
 
     def _pools(self, u: Vector, c: float, q: Vector, mirror: Vector) -> tuple[Any, Any]:
         """Fill the weights and their mirror; the order of ``u``, the first place of each pool."""
-        from drago.kernels.dual_spectral import (
-            scatter,
-            spectral_chi2,
-            spectral_kl,
-            spectral_vertex,
-        )
-
         n = u.shape[0]
         if not self._work:  # kept: fresh memory costs more than the sweep
             self._work = [np.empty(n) for _ in range(4)]
@@ -243,16 +233,16 @@ class SpectralOracle(DualOracle):
             sigma = self.uncertainty.masses(p)
         has_log = False
         if c == 0:
-            count = spectral_vertex(sorted_u, p, sigma, ratio, first)
+            count = kernels.spectral_vertex(sorted_u, p, sigma, ratio, first)
         elif self.divergence.is_chi2:
-            count = spectral_chi2(sorted_u, p, sigma, c, ratio, one, two, first)
+            count = kernels.spectral_chi2(sorted_u, p, sigma, c, ratio, one, two, first)
         else:
             has_log = mirror.size > 0
             sorted_log = two if has_log else EMPTY
-            count = spectral_kl(sorted_u, p, sigma, c, ratio, one, sorted_log, first)
+            count = kernels.spectral_kl(sorted_u, p, sigma, c, ratio, one, sorted_log, first)
             if has_log:
                 mirror[order] = sorted_log
-        scatter(ratio, p, order, q)
+        kernels.scatter(ratio, p, order, q)
         if not has_log:
             self._mirror(q, mirror)
         return order, first[:count]

@@ -1,0 +1,221 @@
+// The losses and the dual oracles for Python.
+#include <cstdint>
+#include <tuple>
+
+#include "bind.hpp"
+#include "dual_balls.hpp"
+#include "dual_capped.hpp"
+#include "dual_spectral.hpp"
+#include "losses.hpp"
+
+namespace drago {
+
+namespace {
+
+using namespace nb::literals;
+
+using Places = Array1<std::int64_t>;
+using Owned = nb::ndarray<nb::numpy, double, nb::ndim<1>>;
+using Pair = std::tuple<double, double>;
+
+Index length(const InArray& a) { return static_cast<Index>(a.shape(0)); }
+
+template <class T>
+bool has_shape(const Array2<T>& a, std::size_t rows, std::size_t cols) {
+    return a.shape(0) == rows && a.shape(1) == cols;
+}
+
+void bind_losses(nb::module_& m) {
+    m.attr("SQUARED") = static_cast<int>(SQUARED);
+    m.attr("HUBER") = static_cast<int>(HUBER);
+    m.attr("LOGISTIC") = static_cast<int>(LOGISTIC);
+    m.attr("MULTINOMIAL") = static_cast<int>(MULTINOMIAL);
+    m.def(
+        "one_single_output",
+        [](int code, double parameter, double y, double z) -> Pair {
+            const LossSlope found = one_single_output(code, parameter, y, z);
+            return {found.loss, found.slope};
+        },
+        "code"_a, "parameter"_a, "y"_a, "z"_a,
+        "Value and derivative of one single-output loss at the raw prediction z.");
+    m.def(
+        "single_output",
+        [](int code, double parameter, InArray y, Array2<const double> raw, OutArray losses,
+           Array2<double> dlosses) {
+            const std::size_t n = y.shape(0);
+            if (!has_shape(raw, n, 1) || losses.shape(0) != n || !has_shape(dlosses, n, 1))
+                return false;
+            nb::gil_scoped_release release;
+            single_output(code, parameter, view(y), {raw.data(), length(y)}, view(losses),
+                          {dlosses.data(), length(y)});
+            return true;
+        },
+        "code"_a, "parameter"_a, "y"_a.noconvert(), "raw"_a.noconvert(), "losses"_a.noconvert(),
+        "dlosses"_a.noconvert(), "Whether the arrays fit together; only then they are filled.");
+    m.def(
+        "multinomial",
+        [](Array1<const std::int64_t> y, Array2<const double> raw, OutArray losses,
+           Array2<double> dlosses) {
+            const std::size_t n = raw.shape(0);
+            if (y.shape(0) != n || losses.shape(0) != n || !has_shape(dlosses, n, raw.shape(1)))
+                return false;
+            nb::gil_scoped_release release;
+            return multinomial(view(y), view(raw), view(losses), view(dlosses));
+        },
+        "y"_a.noconvert(), "raw"_a.noconvert(), "losses"_a.noconvert(), "dlosses"_a.noconvert(),
+        "Softmax cross-entropy; whether the arrays fit together and each label is an output's.");
+    m.def(
+        "second_single_output",
+        [](int code, double parameter, InArray y, Array2<const double> raw) {
+            if (!has_shape(raw, y.shape(0), 1))
+                throw nb::value_error("y and raw must have the shapes (n,) and (n, 1)");
+            Owned out = new_vector(length(y));
+            const Out to{out.data(), length(y)};
+            nb::gil_scoped_release release;
+            second_single_output(code, parameter, view(y), {raw.data(), length(y)}, to);
+            return out;
+        },
+        "code"_a, "parameter"_a, "y"_a.noconvert(), "raw"_a.noconvert(),
+        "Second derivative of each loss at raw (n x 1).");
+}
+
+void bind_capped(nb::module_& m) {
+    m.attr("PATIENCE") = PATIENCE;
+    m.attr("SUBSAMPLE") = SUBSAMPLE;
+    m.attr("SAMPLE") = SAMPLE;
+    m.def(
+        "upper_quantile",
+        [](InArray u, InArray p, double mass) {
+            nb::gil_scoped_release release;
+            return upper_quantile(view(u), view(p), mass);
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "mass"_a,
+        "The largest value m of u with p(u >= m) >= mass.");
+    m.def(
+        "capped_vertex",
+        [](InArray u, InArray p, double cap, OutArray q) {
+            nb::gil_scoped_release release;
+            return capped_vertex(view(u), view(p), cap, view(q));
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "cap"_a, "q"_a.noconvert(),
+        "c = 0: the cap is filled from the largest loss down; returns the threshold.");
+    m.def(
+        "capped_chi2",
+        [](InArray u, InArray p, double c, double cap, double tau, OutArray q) {
+            nb::gil_scoped_release release;
+            return capped_chi2(view(u), view(p), c, cap, tau, view(q));
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "cap"_a, "tau"_a, "q"_a.noconvert(),
+        "Exact weights with the chi2 divergence; returns tau for a warm start (NaN: cold).");
+    m.def(
+        "capped_kl",
+        [](InArray u, InArray p, double c, double cap, double tau, OutArray q, OutArray log_ratio) {
+            nb::gil_scoped_release release;
+            return capped_kl(view(u), view(p), c, cap, tau, view(q), view(log_ratio));
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "cap"_a, "tau"_a, "q"_a.noconvert(),
+        "log_ratio"_a.noconvert(),
+        "Exact weights with the KL divergence; returns tau for a warm start (NaN: cold).");
+}
+
+void bind_balls(nb::module_& m) {
+    m.def(
+        "chi2_divergence",
+        [](InArray q, InArray p) {
+            nb::gil_scoped_release release;
+            return chi2_divergence(view(q), view(p));
+        },
+        "q"_a.noconvert(), "p"_a.noconvert(), "1/2 sum_i (q_i - p_i)^2 / p_i.");
+    m.def(
+        "chi2_ball",
+        [](InArray u, InArray p, double c, double radius, double tau, OutArray q) -> Pair {
+            nb::gil_scoped_release release;
+            const BallAnswer found = chi2_ball(view(u), view(p), c, radius, tau, view(q));
+            return {found.cost, found.memory};
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "radius"_a, "tau"_a, "q"_a.noconvert(),
+        "Exact weights in the chi2 ball; returns c + lambda and the next call's tau.");
+    m.def(
+        "chi2_ball_sorted",
+        [](InArray u, InArray p, double radius) {
+            const detail::Boundary found = detail::chi2_ball_sorted(view(u), view(p), radius);
+            return std::tuple(found.centre, found.offset, found.cut);
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "radius"_a,
+        "Centre, offset and cut of the ball's boundary, by one sort.");
+    m.def(
+        "kl_ball",
+        [](InArray u, InArray p, double c, double radius, double theta, OutArray q,
+           OutArray log_ratio) -> Pair {
+            nb::gil_scoped_release release;
+            const BallAnswer found =
+                kl_ball(view(u), view(p), c, radius, theta, view(q), view(log_ratio));
+            return {found.cost, found.memory};
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "radius"_a, "theta"_a, "q"_a.noconvert(),
+        "log_ratio"_a.noconvert(),
+        "Exact weights in the KL ball; returns c + lambda and the next call's theta.");
+}
+
+void bind_spectral(nb::module_& m) {
+    m.def(
+        "spectral_masses",
+        [](int family, double parameter, InArray upper, InArray p) {
+            Owned out = new_vector(length(p));
+            const Out to{out.data(), length(p)};
+            nb::gil_scoped_release release;
+            spectral_masses(family, parameter, view(upper), view(p), to);
+            return out;
+        },
+        "family"_a, "parameter"_a, "upper"_a.noconvert(), "p"_a.noconvert(),
+        "The spectrum's mass of each row, for the families 1 (extremile) and 2 (ESRM).");
+    m.def(
+        "spectral_vertex",
+        [](InArray u, InArray p, InArray sigma, OutArray ratio, Places first) {
+            nb::gil_scoped_release release;
+            return spectral_vertex(view(u), view(p), view(sigma), view(ratio), view(first));
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "sigma"_a.noconvert(), "ratio"_a.noconvert(),
+        "first"_a.noconvert(), "c = 0: each row gets its spectrum mass; returns how many pools.");
+    m.def(
+        "spectral_chi2",
+        [](InArray u, InArray p, InArray sigma, double c, OutArray ratio, OutArray mean,
+           OutArray weight, Places first) {
+            nb::gil_scoped_release release;
+            return spectral_chi2(view(u), view(p), view(sigma), c, view(ratio), view(mean),
+                                 view(weight), view(first));
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "sigma"_a.noconvert(), "c"_a, "ratio"_a.noconvert(),
+        "mean"_a.noconvert(), "weight"_a.noconvert(), "first"_a.noconvert(),
+        "Ratios q / p with the chi2 divergence; returns how many pools.");
+    m.def(
+        "spectral_kl",
+        [](InArray u, InArray p, InArray sigma, double c, OutArray ratio, OutArray mass,
+           OutArray log_ratio, Places first) {
+            nb::gil_scoped_release release;
+            return spectral_kl(view(u), view(p), view(sigma), c, view(ratio), view(mass),
+                               view(log_ratio), view(first));
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "sigma"_a.noconvert(), "c"_a, "ratio"_a.noconvert(),
+        "mass"_a.noconvert(), "log_ratio"_a.noconvert(), "first"_a.noconvert(),
+        "Ratios q / p with the KL divergence; returns how many pools.");
+    m.def(
+        "scatter",
+        [](InArray ratio, InArray p, Array1<const std::int64_t> order, OutArray q) {
+            nb::gil_scoped_release release;
+            scatter(view(ratio), view(p), view(order), view(q));
+        },
+        "ratio"_a.noconvert(), "p"_a.noconvert(), "order"_a.noconvert(), "q"_a.noconvert(),
+        "q = ratio p, from the sorted order back to the rows'.");
+}
+
+}  // namespace
+
+void bind_oracles(nb::module_& m) {
+    bind_losses(m);
+    bind_capped(m);
+    bind_balls(m);
+    bind_spectral(m);
+}
+
+}  // namespace drago

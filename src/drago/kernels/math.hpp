@@ -1,0 +1,156 @@
+// Exponentials and sums in a form that the compiler spreads over the lanes of a vector.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "views.hpp"
+
+#define DRAGO_INLINE [[gnu::always_inline]] inline
+// For lambdas, whose attributes stand after their arguments.
+#define DRAGO_INLINED __attribute__((always_inline))
+
+namespace drago {
+
+struct Reduced {
+    double scale, rest;  // exp(x) = scale (1 + rest)
+};
+
+// x = k ln 2 + r with |r| <= ln 2 / 2: gives 2^k and exp(r) - 1, for -708 <= x <= 709.
+DRAGO_INLINE Reduced reduced_exp(double x) {
+    // Added to a number below 2^51, it rounds that to an integer, which its last bits then hold.
+    const double shifter = 0x1.8p52;
+    const double shifted = x * 1.4426950408889634 + shifter;
+    const double k = shifted - shifter;
+    // The first part of ln 2 has so few digits that its product with k is exact.
+    const double r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10;
+    // (exp(r) - 1 - r - r^2 / 2) / r^3, at Chebyshev's nodes; off by 1e-18 of exp(r).
+    const double r2 = r * r;
+    const double even =
+        0.16666666666666669 +
+        r2 * (0.008333333333330051 +
+              r2 * (0.00019841269863105968 +
+                    r2 * (2.7557268378684192e-06 + r2 * 2.5100424157005067e-08)));
+    const double odd =
+        0.041666666666666664 +
+        r2 * (0.0013888888888886545 +
+              r2 * (2.4801587317181886e-05 +
+                    r2 * (2.755728291148268e-07 + r2 * 2.0911264239196083e-09)));
+    std::uint64_t bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 1023) << 52;
+    double scale;
+    std::memcpy(&scale, &bits, sizeof scale);
+    return {scale, r + r2 * (0.5 + r * (even + r * odd))};
+}
+
+// exp(x). A result that is denormal is 0 here (x < -708), and one above exp(709) is inf. Largest
+// error at 120,000 points in [-700, 700], against mpmath: 0.96 units in the last place, 1.5e-16 of
+// the result.
+DRAGO_INLINE double exp_fast(double x) {
+    const Reduced found = reduced_exp(x);
+    const double value = found.scale + found.scale * found.rest;
+    return x < -708.0 ? 0.0 : (x > 709.0 ? infinity : value);
+}
+
+// exp(x) - 1, for x up to 709. Largest error at as many points in [-49, 30] and near 0: 1.9 units
+// in the last place, 2.5e-16 of the result.
+DRAGO_INLINE double expm1_fast(double x) {
+    const Reduced found = reduced_exp(x);
+    const double value = (found.scale - 1.0) + found.scale * found.rest;
+    return x < -50.0 ? -1.0 : (x > 709.0 ? infinity : value);
+}
+
+// log(1 + e) for 0 <= e <= 1, after log1p of FreeBSD's msun (Sun Microsystems, 1993). Largest error
+// at as many points: 1.4 units in the last place, 2.2e-16 of the result.
+DRAGO_INLINE double log1p_unit(double e) {
+    const bool halved = e > 0.41421356237309503;
+    const double f = halved ? 0.5 * (e - 1.0) : e;  // 1 + e or half of it is 1 + f
+    const double s = f / (2.0 + f), half = 0.5 * f * f, z = s * s, w = z * z;
+    const double even = w * (3.999999999940941908e-01 +
+                             w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
+    const double odd =
+        z * (6.666666666666735130e-01 +
+             w * (2.857142874366239149e-01 +
+                  w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+    const double tail = s * (half + (even + odd));
+    const double high = halved ? 6.93147180369123816490e-01 : 0.0;
+    const double low = halved ? 1.90821492927058770002e-10 : 0.0;
+    return high - ((half - (tail + low)) - f);
+}
+
+// How many partial sums a long sum is split into: one alone waits for each of its additions.
+#ifdef __AVX512F__
+inline constexpr Index lanes = 32;
+#else
+inline constexpr Index lanes = 16;
+#endif
+
+namespace detail {
+
+// Not `omp simd`: it would keep the array that a term is in memory.
+template <std::size_t K, class Term, std::size_t... k>
+DRAGO_INLINE std::array<double, K> split_sums(Index n, Term term, std::index_sequence<k...>) {
+    double held[K][lanes] = {}, last[K] = {};
+    Index i = 0;
+    for (; i + lanes <= n; i += lanes) {
+#pragma GCC ivdep
+        for (Index l = 0; l < lanes; ++l) {
+            const std::array<double, K> here = term(i + l);
+            ((held[k][l] += here[k]), ...);
+        }
+    }
+    for (; i + 8 <= n; i += 8) {
+#pragma GCC ivdep
+        for (Index l = 0; l < 8; ++l) {
+            const std::array<double, K> here = term(i + l);
+            ((held[k][l] += here[k]), ...);
+        }
+    }
+    for (; i < n; ++i) {
+        const std::array<double, K> here = term(i);
+        ((last[k] += here[k]), ...);
+    }
+    const auto folded = [](const double* h) DRAGO_INLINED {
+        double eight[8];
+        for (Index l = 0; l < 8; ++l) {
+            eight[l] = h[l] + h[l + 8];
+            if constexpr (lanes == 32) eight[l] += h[l + 16] + h[l + 24];
+        }
+        return ((eight[0] + eight[4]) + (eight[1] + eight[5])) +
+               ((eight[2] + eight[6]) + (eight[3] + eight[7]));
+    };
+    return {(folded(held[k]) + last[k])...};
+}
+
+}  // namespace detail
+
+// The sums over i < n of the K terms `term(i)`, an array; in another order than one by one.
+template <std::size_t K, class Term>
+DRAGO_INLINE std::array<double, K> sums(Index n, Term term) {
+    return detail::split_sums<K>(n, term, std::make_index_sequence<K>{});
+}
+
+// The largest entry; NaN where there is one.
+inline double largest(In u) {
+    double held[lanes];
+    const double* __restrict at = u.data;
+    for (Index l = 0; l < lanes; ++l) held[l] = u[0];
+    Index i = 0;
+    // `!(v <= h)` takes a NaN in; `h == h` keeps it.
+    for (; i + lanes <= u.size; i += lanes) {
+#pragma omp simd
+        for (Index l = 0; l < lanes; ++l) {
+            const double v = at[i + l], h = held[l];
+            held[l] = !(v <= h) & (h == h) ? v : h;
+        }
+    }
+    double top = held[0];
+    for (Index l = 1; l < lanes; ++l) top = !(held[l] <= top) && top == top ? held[l] : top;
+    for (; i < u.size; ++i) top = !(at[i] <= top) && top == top ? at[i] : top;
+    return top;
+}
+
+}  // namespace drago

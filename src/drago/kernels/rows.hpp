@@ -1,0 +1,133 @@
+// Products with some of the rows of a matrix, dense or CSR.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "views.hpp"
+
+namespace drago {
+
+// How many rows ahead memory is asked for more where these are picked: fewer where so many would
+// not stay in the nearest cache.
+template <class T>
+inline Index ahead_picked(Mat<const T> X) {
+    return std::clamp<Index>(8192 / (Index(sizeof(T)) * X.cols), 4, 16);
+}
+
+// Ask memory for some entries. They may lie beyond the end: nothing is read.
+template <class T>
+inline void ask(const T* first, Index entries) {
+    constexpr Index line = 64 / sizeof(T);
+    for (Index j = 0; j < entries; j += line) __builtin_prefetch(first + j, 0, 3);
+}
+
+// Four rows of a dense matrix, which need not be neighbours.
+template <class T>
+struct Four {
+    const T *x0, *x1, *x2, *x3;
+};
+
+// z = the products of four rows with w, plus b.
+template <class T>
+inline void products(Four<T> x, Index d, const double* __restrict w, double b, double* z) {
+    const T *__restrict x0 = x.x0, *__restrict x1 = x.x1;
+    const T *__restrict x2 = x.x2, *__restrict x3 = x.x3;
+    double z0 = b, z1 = b, z2 = b, z3 = b;
+#pragma omp simd reduction(+ : z0, z1, z2, z3)
+    for (Index j = 0; j < d; ++j) {
+        double v = w[j];
+        z0 += x0[j] * v;
+        z1 += x1[j] * v;
+        z2 += x2[j] * v;
+        z3 += x3[j] * v;
+    }
+    z[0] = z0, z[1] = z1, z[2] = z2, z[3] = z3;
+}
+
+template <class T>
+inline double product(const T* __restrict x, Index d, const double* __restrict w, double b) {
+    double z = b;
+#pragma omp simd reduction(+ : z)
+    for (Index j = 0; j < d; ++j) z += x[j] * w[j];
+    return z;
+}
+
+// out += the sum of four rows with the weights c.
+template <class T>
+inline void add_rows(Four<T> x, Index d, const double* c, double* __restrict out) {
+    const T *__restrict x0 = x.x0, *__restrict x1 = x.x1;
+    const T *__restrict x2 = x.x2, *__restrict x3 = x.x3;
+    const double c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
+#pragma omp simd
+    for (Index j = 0; j < d; ++j) out[j] += c0 * x0[j] + c1 * x1[j] + c2 * x2[j] + c3 * x3[j];
+}
+
+template <class T>
+inline void add_row(const T* __restrict x, Index d, double c, double* __restrict out) {
+#pragma omp simd
+    for (Index j = 0; j < d; ++j) out[j] += c * x[j];
+}
+
+// out += sum over i in index of c_i x_i; four rows at a time, for `out` stays in cache.
+template <class T>
+inline void accumulate_rows(Mat<const T> X, Vec<const std::int64_t> index, In c, Out out) {
+    const Index n = index.size, d = X.cols, whole = n - n % 4, ahead = ahead_picked(X);
+    const bool is_short = d <= 512;  // of long rows memory sends more without being asked
+    for (Index r = 0; r < whole; r += 4) {
+        const std::int64_t* i = index.data + r;
+        for (Index k = 0; k < 4; ++k)
+            if (is_short && r + k + ahead < n) ask(X.row(i[k + ahead]), d);
+        const double some[4] = {c[i[0]], c[i[1]], c[i[2]], c[i[3]]};
+        add_rows<T>({X.row(i[0]), X.row(i[1]), X.row(i[2]), X.row(i[3])}, d, some, out.data);
+    }
+    for (Index r = whole; r < n; ++r) add_row(X.row(index[r]), d, c[index[r]], out.data);
+}
+
+// A matrix of rows as lists of their entries.
+template <class T, class I>
+struct Csr {
+    Vec<const T> data;
+    Vec<const I> indices, indptr;
+};
+
+// raw = X_block w, for the rows first, first + stride, ...
+template <class T, class I>
+inline void csr_predict(Csr<T, I> X, Index first, Index stride, Mat<const double> w,
+                        Mat<double> raw) {
+    const T* __restrict data = X.data.data;
+    const I* __restrict indices = X.indices.data;
+    const double* __restrict v = w.data;
+    const Index outputs = w.cols;
+    for (Index r = 0; r < raw.rows; ++r) {
+        const Index row = first + r * stride;
+        const Index begin = X.indptr[row], end = X.indptr[row + 1];
+        for (Index c = 0; c < outputs; ++c) {
+            double total = 0.0;
+#pragma omp simd reduction(+ : total)
+            for (Index j = begin; j < end; ++j) total += data[j] * v[indices[j] * outputs + c];
+            raw(r, c) = total;
+        }
+    }
+}
+
+// out += X_block' weights, for the same rows; a weight of 0 adds nothing.
+template <class T, class I>
+inline void csr_accumulate(Csr<T, I> X, Index first, Index stride, Mat<const double> weights,
+                           Mat<double> out) {
+    const T* __restrict data = X.data.data;
+    const I* __restrict indices = X.indices.data;
+    double* __restrict to = out.data;
+    const Index outputs = weights.cols;
+    for (Index r = 0; r < weights.rows; ++r) {
+        const Index row = first + r * stride;
+        const Index begin = X.indptr[row], end = X.indptr[row + 1];
+        for (Index c = 0; c < outputs; ++c) {
+            const double weight = weights(r, c);
+            if (weight == 0.0) continue;
+            for (Index j = begin; j < end; ++j) to[indices[j] * outputs + c] += data[j] * weight;
+        }
+    }
+}
+
+}  // namespace drago
