@@ -1,7 +1,7 @@
 """The torch engine: bandwidth of its passes, solves of up to 4e7 rows, bias of robust losses.
 
-Runs where there is PyTorch, with or without the compiled kernels. Data are drawn on the device; times are the
-median of five solves after a first one, which compiles; all else is in them.
+Runs where there is PyTorch, with or without the compiled kernels. Data are drawn on the device;
+times are the median of five solves after a first one, which compiles; all else is in them.
 
     python benchmarks/bench_torch.py passes rows losses sets classes precision bias [--csv FOLDER]
 

@@ -315,7 +315,8 @@ def test_a_solve_that_succeeds_does_not_import_scikit_learn():
 def test_a_first_solve_compiles_nothing():
     """Neither Numba nor a compiler: the kernels come with the package."""
     out = run(
-        SOLVE + """
+        SOLVE
+        + """
     import sys
     loaded = [name for name in sys.modules if name.startswith("drago.kernels._")]
     print(loaded, bool({"numba", "llvmlite"} & set(sys.modules)))

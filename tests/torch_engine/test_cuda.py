@@ -1,7 +1,7 @@
 """The torch engine on a CUDA device, against the same engine on the processor.
 
-Neither kernels nor scikit-learn are needed. On the processor the engine is held against the arrays by
-the other tests here.
+Neither kernels nor scikit-learn are needed. On the processor the engine is held against the arrays
+by the other tests here.
 """
 
 # ruff: noqa: E402  (nothing below can be imported without torch)

@@ -138,7 +138,7 @@ void bind_balls(nb::module_& m) {
     m.def(
         "chi2_ball_sorted",
         [](InArray u, InArray p, double radius) {
-            const detail::Boundary found = detail::chi2_ball_sorted(view(u), view(p), radius);
+            const Boundary found = chi2_ball_sorted(view(u), view(p), radius);
             return std::tuple(found.centre, found.offset, found.cut);
         },
         "u"_a.noconvert(), "p"_a.noconvert(), "radius"_a,

@@ -138,27 +138,29 @@ inline void sum_up(const Rows& rows, Index first, Index last, const double* c, d
 }
 
 // A loss at the predictions of a linear model.
-template <int code>
 struct Model {
     const double* w;
-    double b, parameter;
-
-    DRAGO_INLINE LossSlope at(double y, double z) const { return one_loss<code>(parameter, y, z); }
+    double b;
+    int code;
+    double parameter;
 };
 
 // out += sum of x (q s - product) over some rows; returns the sum without x. Row r is at the place
 // place(r), and product(place) is its.
-template <int code, class Rows, class Place, class Product>
-inline double correct(const Rows& rows, const Model<code>& model, const double* y, const double* q,
+template <class Rows, class Place, class Product>
+inline double correct(const Rows& rows, const Model& model, const double* y, const double* q,
                       Place place, Product product, double* out) {
     double total = 0.0;
     a_few_at_a_time(rows, [&](Index first, Index last) {
-        double z[MOST], sum = 0.0;
+        const Index size = last - first;
+        double z[MOST], target[MOST], sum = 0.0;
         predict(rows, first, last, model.w, model.b, z);
+        for (Index r = 0; r < size; ++r) target[r] = y[place(first + r)];
+        slopes_at(model.code, model.parameter, target, z, size);
 #pragma omp simd reduction(+ : sum)
-        for (Index r = 0; r < last - first; ++r) {
+        for (Index r = 0; r < size; ++r) {
             const Index at = place(first + r);
-            z[r] = model.at(y[at], z[r]).slope * q[at] - product(at);
+            z[r] = z[r] * q[at] - product(at);
             sum += z[r];
         }
         total += sum;
@@ -213,32 +215,19 @@ template <class T>
 inline void block_evaluate(Mat<const T> X, const Places& of, In w, double b, int code,
                            double parameter, In y, Out losses, Out slopes) {
     const Visited<T> visited(X);
-    with_code(code, [&](auto tag) {
-        const Model<decltype(tag)::value> model{w.data, b, parameter};
-        for (Index at = of.lo; at < of.hi;) {
-            const Following<T> rows = visited(neighbours(at, of.hi, of));
-            a_few_at_a_time(rows, [&](Index first, Index last) {
-                const double* __restrict target = y.data + at + first;
-                double *__restrict loss = losses.data + at + first;
-                double z[MOST];
-                predict(rows, first, last, model.w, model.b, z);
-                if (slopes.empty()) {
-#pragma omp simd
-                    for (Index r = 0; r < last - first; ++r)
-                        loss[r] = model.at(target[r], z[r]).loss;
-                    return;
-                }
-                double* __restrict slope = slopes.data + at + first;
-#pragma omp simd
-                for (Index r = 0; r < last - first; ++r) {
-                    const LossSlope found = model.at(target[r], z[r]);
-                    loss[r] = found.loss;
-                    slope[r] = found.slope;
-                }
-            });
-            at += rows.size();
-        }
-    });
+    double none[MOST];
+    for (Index at = of.lo; at < of.hi;) {
+        const Following<T> rows = visited(neighbours(at, of.hi, of));
+        a_few_at_a_time(rows, [&](Index first, Index last) {
+            const Index size = last - first, place = at + first;
+            double z[MOST];
+            predict(rows, first, last, w.data, b, z);
+            single_output(code, parameter, {y.data + place, size}, {z, size},
+                          {losses.data + place, size},
+                          {slopes.empty() ? none : slopes.data + place, size});
+        });
+        at += rows.size();
+    }
 }
 
 // out = sum over the places of x (q s - product); returns the sum without x.
@@ -255,21 +244,19 @@ inline double block_correct(Mat<const T> X, const Places& of, In w, double b, in
     const double *c = q.data, *before = product.data;
     const auto is_there = [=](Index at) -> Index { return (c[at] != 0.0) | (before[at] != 0.0); };
     const auto product_at = [=](Index at) { return before[at]; };
-    with_code(code, [&](auto tag) {
-        const Model<decltype(tag)::value> model{w.data, b, parameter};
-        go_through(
-            of, picked, is_there,
-            [&](const Neighbours& rows, Index at) {
-                total += correct(
-                    visited(rows), model, y.data, c, [=](Index r) { return at + r; },
-                    product_at, out.data);
-            },
-            [&](const Picked& some) {
-                total += correct(
-                    visited(some), model, y.data, c,
-                    [=](Index r) -> Index { return some.places[r]; }, product_at, out.data);
-            });
-    });
+    const Model model{w.data, b, code, parameter};
+    go_through(
+        of, picked, is_there,
+        [&](const Neighbours& rows, Index at) {
+            total += correct(
+                visited(rows), model, y.data, c, [=](Index r) { return at + r; }, product_at,
+                out.data);
+        },
+        [&](const Picked& some) {
+            total += correct(
+                visited(some), model, y.data, c, [=](Index r) -> Index { return some.places[r]; },
+                product_at, out.data);
+        });
     return total;
 }
 
@@ -297,31 +284,29 @@ inline double block_gradient(Mat<const T> X, Vec<const std::int64_t> starts, Ind
             if (++k == count) k = 0, offset += group;
         }
     };
-    with_code(code, [&](auto tag) {
-        const Model<decltype(tag)::value> model{w.data, b, parameter};
-        for (Index start = lo; start < hi; start += step) {
-            const Index stop = std::min(start + step, hi);
-            Index size = 0;
+    const Model model{w.data, b, code, parameter};
+    for (Index start = lo; start < hi; start += step) {
+        const Index stop = std::min(start + step, hi);
+        Index size = 0;
+        each_group(start, stop, [&](const Neighbours& rows, Index at) {
+            size += count_places(at, at + rows.size(), is_there);
+        });
+        if (2 * size > (stop - start) * group) {
             each_group(start, stop, [&](const Neighbours& rows, Index at) {
-                size += count_places(at, at + rows.size(), is_there);
+                total += correct(
+                    visited(rows), model, y.data, c, [=](Index r) { return at + r; }, none,
+                    out.data);
             });
-            if (2 * size > (stop - start) * group) {
-                each_group(start, stop, [&](const Neighbours& rows, Index at) {
-                    total += correct(
-                        visited(rows), model, y.data, c, [=](Index r) { return at + r; }, none,
-                        out.data);
-                });
-                continue;
-            }
-            Picked some{picked.row(0), picked.row(1), 0};
-            each_group(start, stop, [&](const Neighbours& rows, Index at) {
-                pick(rows.first, at, at + rows.size(), is_there, some);
-            });
-            total += correct(
-                visited(some), model, y.data, c,
-                [=](Index r) -> Index { return some.places[r]; }, none, out.data);
+            continue;
         }
-    });
+        Picked some{picked.row(0), picked.row(1), 0};
+        each_group(start, stop, [&](const Neighbours& rows, Index at) {
+            pick(rows.first, at, at + rows.size(), is_there, some);
+        });
+        total += correct(
+            visited(some), model, y.data, c,
+            [=](Index r) -> Index { return some.places[r]; }, none, out.data);
+    }
     return total;
 }
 

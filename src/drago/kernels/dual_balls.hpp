@@ -8,13 +8,6 @@
 // so the answer depends on c and the radius only through c + lambda.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <vector>
-
-#include "dual_capped.hpp"
-#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -23,234 +16,26 @@ struct BallAnswer {
     double cost, memory;
 };
 
-// 1/2 sum_i (q_i - p_i)^2 / p_i.
-inline double chi2_divergence(In q, In p) {
-    const double *__restrict weight = q.data, *__restrict nominal = p.data;
-    const auto [total] = sums<1>(q.size, [=](Index i) DRAGO_INLINED {
-        const double away = weight[i] - nominal[i];
-        return std::array<double, 1>{away * away / nominal[i]};
-    });
-    return 0.5 * total;
-}
-
-namespace detail {
-
-struct Moments {
-    double mass, mean, variance, dropped;
-};
-
-// Mass, mean and variance of u - centre where it exceeds the threshold, mass elsewhere.
-inline Moments moments(In u, In p, double centre, double threshold) {
-    const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [mass, first, second, dropped] = sums<4>(u.size, [=](Index i) DRAGO_INLINED {
-        const double share = nominal[i], d = value[i] - centre;
-        const bool above = d > threshold;
-        const double w = above ? share : 0.0, wd = w * d;
-        return std::array<double, 4>{w, wd, wd * d, above ? 0.0 : share};
-    });
-    const double mean = first / mass;
-    return {mass, mean, std::max(second / mass - mean * mean, 0.0), dropped};
-}
-
 struct Boundary {
     double centre, offset, cut;
 };
 
-// Centre, offset and cut of the ball's boundary, by one sort.
-inline Boundary chi2_ball_sorted(In u, In p, double radius) {
-    const Index n = u.size;
-    std::vector<Index> order(static_cast<std::size_t>(n));
-    std::iota(order.begin(), order.end(), Index{0});
-    // NaN last: an order that is none would be out of bounds.
-    std::sort(order.begin(), order.end(), [=](Index i, Index j) {
-        return u[i] < u[j] || (u[j] != u[j] && u[i] == u[i]);
-    });
-    const double top = u[order[n - 1]];
-    Scratch rest(n + 1, 0.0);  // mass below each place
-    for (Index k = 0; k < n; ++k) rest[k + 1] = rest[k] + p[order[k]];
-    double mass = 0.0, mean = 0.0, spread = 0.0;
-    // Rows join from the top; with k of them the cut is right when the next row lies below it.
-    for (Index k = n - 1; k >= 0; --k) {
-        const Index i = order[k];
-        const double d = u[i] - top;
-        mass += p[i];
-        const double step = d - mean;
-        mean += step * (p[i] / mass);
-        spread += p[i] * step * (d - mean);
-        const double room = 2.0 * radius * mass - rest[k];
-        if (room <= 0.0) continue;
-        const double cut = std::sqrt(spread / mass / room);
-        if (k == 0 || u[order[k - 1]] - top <= mean - cut) return {top, mean, cut};
-    }
-    return {top, mean, 0.0};
-}
+// 1/2 sum_i (q_i - p_i)^2 / p_i.
+double chi2_divergence(In q, In p);
 
-}  // namespace detail
+// Centre, offset and cut of the ball's boundary, by one sort.
+Boundary chi2_ball_sorted(In u, In p, double radius);
 
 // Exact weights in the chi2 ball; returns c + lambda and the next call's tau. On the boundary the
 // rows above tau = m - y carry the weight, m their mean, V their variance and M their mass:
 // y = sqrt(V / ((1 + 2 radius) M - 1)) and q_i = p_i (u_i - m + y) / (M y). Repeating that formula
 // from all rows raises tau monotonically to the answer.
-inline BallAnswer chi2_ball(In u, In p, double c, double radius, double tau, Out q) {
-    const Index n = u.size;
-    if (radius == 0.0) {
-        std::copy(p.data, p.data + n, q.data);
-        return {infinity, tau};
-    }
-    if (c > 0.0)
-        tau = capped_chi2(u, p, c, infinity, tau, q);
-    else
-        capped_vertex(u, p, infinity, q);
-    const double *__restrict value = u.data, *__restrict nominal = p.data;
-    double* __restrict out = q.data;
-    double excess = 0.0;
-    for (Index i = 0; i < n; ++i) {
-        const double away = out[i] / nominal[i] - 1.0;
-        excess += nominal[i] * (away * away);
-    }
-    if (excess <= 2.0 * radius * (1.0 + 1e-13)) return {c, tau};
-    // The mean is centre + offset: differences to a nearby centre are exact.
-    const double top = largest(u);
-    double centre = top + detail::moments(u, p, top, -infinity).mean;
-    double offset = 0.0, cut = infinity, last = -1.0, threshold = -infinity;
-    bool done = false;
-    for (int pass = 0; pass < 60; ++pass) {
-        const detail::Moments here = detail::moments(u, p, centre, offset - cut);
-        const double room = 2.0 * radius * here.mass - here.dropped;  // without the 1
-        if (!(room > 0.0)) break;
-        threshold = centre + (offset - cut);
-        done = here.mass == last;
-        const double shifted = centre + here.mean;
-        offset = here.mean - (shifted - centre);
-        centre = shifted;
-        cut = std::sqrt(here.variance / room);
-        if (done) break;
-        last = here.mass;
-    }
-    if (!done) {
-        const detail::Boundary found = detail::chi2_ball_sorted(u, p, radius);
-        centre = found.centre;
-        offset = found.offset;
-        cut = found.cut;
-    }
-    double total = 0.0;
-    for (Index i = 0; i < n; ++i) {
-        out[i] = nominal[i] * std::max((value[i] - centre) - offset + cut, 0.0);
-        total += out[i];
-    }
-    if (cut == 0.0) {  // the rows that take part are tied, or so close that squares underflow
-        total = 0.0;
-        for (Index i = 0; i < n; ++i) {
-            out[i] = value[i] > threshold ? nominal[i] : 0.0;
-            total += out[i];
-        }
-    }
-    for (Index i = 0; i < n; ++i) out[i] /= total;
-    return {total, tau};
-}
-
-namespace detail {
-
-struct Tilt {
-    double spent, spread;
-};
-
-// Divergence of q ~ p exp(theta u), variance of u under it. centre + offset is the mean of u.
-// Differences to 1 are summed without the 1, so a tiny divergence keeps its digits.
-inline Tilt tilt_near(In u, In p, double centre, double offset, double theta) {
-    const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [total, first, second] = sums<3>(u.size, [=](Index i) DRAGO_INLINED {
-        const double d = (value[i] - centre) - offset, x = theta * d, share = nominal[i];
-        const double e = expm1_fast(x);
-        return std::array<double, 3>{share * (e - x), share * (e * d), share * ((e + 1.0) * d * d)};
-    });
-    const double mean = first / (1.0 + total);
-    const double variance = std::max(second / (1.0 + total) - mean * mean, 0.0);
-    return {theta * mean - std::log1p(total), variance};
-}
-
-// The same from `top`, the maximum of u: nothing overflows.
-inline Tilt tilt_far(In u, In p, double top, double theta) {
-    const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [total, first, second] = sums<3>(u.size, [=](Index i) DRAGO_INLINED {
-        const double d = value[i] - top;
-        const double e = nominal[i] * exp_fast(theta * d), ed = e * d;
-        return std::array<double, 3>{e, ed, ed * d};
-    });
-    const double mean = first / total;
-    return {theta * mean - std::log(total), std::max(second / total - mean * mean, 0.0)};
-}
-
-}  // namespace detail
+BallAnswer chi2_ball(In u, In p, double c, double radius, double tau, Out q);
 
 // Exact weights in the KL ball; returns c + lambda and the next call's theta. theta = 1 / (c +
 // lambda) solves D(theta) = radius; Newton's method in a bracket on sqrt(2 D), which starts out
 // linear in theta.
-inline BallAnswer kl_ball(In u, In p, double c, double radius, double theta, Out q,
-                          Out log_ratio) {
-    const Index n = u.size;
-    if (radius == 0.0) {
-        std::copy(p.data, p.data + n, q.data);
-        std::fill(log_ratio.data, log_ratio.data + log_ratio.size, 0.0);
-        return {infinity, theta};
-    }
-    const double top = largest(u);
-    double mean = 0.0, variance = 0.0;
-    for (Index i = 0; i < n; ++i) mean += p[i] * (u[i] - top);
-    const double centre = top + mean;
-    double offset = 0.0;  // what rounding leaves of the mean; losses that are almost tied need it
-    for (Index i = 0; i < n; ++i) offset += p[i] * (u[i] - centre);
-    for (Index i = 0; i < n; ++i) {
-        const double d = (u[i] - centre) - offset;
-        variance += p[i] * (d * d);
-    }
-    const bool small = radius < 1e-2;
-    const auto tilt = [=](double at) {
-        return small && at * (top - centre) < 30.0 ? detail::tilt_near(u, p, centre, offset, at)
-                                                   : detail::tilt_far(u, p, top, at);
-    };
-    double hi = infinity;
-    if (c > 0.0) {
-        hi = 1.0 / c;
-        if (variance == 0.0 || tilt(hi).spent <= radius) {
-            capped_kl(u, p, c, infinity, nan, q, log_ratio);
-            return {c, theta};
-        }
-    } else {
-        double tied = 0.0;
-        for (Index i = 0; i < n; ++i) tied += u[i] == top ? p[i] : 0.0;
-        if (-std::log(tied) <= radius) {
-            capped_vertex(u, p, infinity, q);
-            return {0.0, theta};
-        }
-    }
-    double lo = 0.0;
-    const double cold = std::min(std::sqrt(2.0 * radius / variance), 0.5 * hi);
-    if (!(1e-6 * cold < theta && theta < std::min(hi, 1e6 * cold))) theta = cold;
-    const double target = std::sqrt(2.0 * radius);
-    for (int pass = 0; pass < 200; ++pass) {
-        const auto [spent, spread] = tilt(theta);
-        if (spent > radius)
-            hi = theta;
-        else
-            lo = theta;
-        const double root = std::sqrt(2.0 * std::max(spent, 0.0));
-        double step = nan;
-        if (spread > 0.0) step = theta - (root - target) * root / (theta * spread);
-        if (!(lo < step && step < hi)) {
-            if (hi == infinity)
-                step = 4.0 * theta;
-            else if (lo > 0.0)
-                step = std::sqrt(lo * hi);
-            else
-                step = cold < 0.5 * hi ? cold : 0.125 * hi;
-        }
-        if (std::fabs(step - theta) <= 4e-16 * theta || std::fabs(spent - radius) <= 1e-14 * radius)
-            break;
-        theta = step;
-    }
-    capped_kl(u, p, 1.0 / theta, infinity, nan, q, log_ratio);
-    return {1.0 / theta, theta};
-}
+BallAnswer kl_ball(In u, In p, double c, double radius, double theta, Out q,
+                          Out log_ratio);
 
 }  // namespace drago

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "math.hpp"
@@ -110,40 +111,15 @@ DRAGO_INLINE double one_multinomial(Index label, Index k, const double* raw, dou
 }
 
 // Fills the losses and their derivatives of many rows in one pass.
-inline void single_output(int code, double parameter, In y, In raw, Out losses, Out dlosses) {
-    with_code(code, [=](auto tag) {
-        const double *__restrict target = y.data, *__restrict z = raw.data;
-        double *__restrict loss = losses.data, *__restrict slope = dlosses.data;
-        const Index n = y.size;
-#pragma GCC ivdep  // `omp simd` would keep the pair in memory
-        for (Index i = 0; i < n; ++i) {
-            const LossSlope here = one_loss<decltype(tag)::value>(parameter, target[i], z[i]);
-            loss[i] = here.loss;
-            slope[i] = here.slope;
-        }
-    });
-}
+void single_output(int code, double parameter, In y, In raw, Out losses, Out dlosses);
+
+// z becomes the derivatives at the raw predictions z.
+void slopes_at(int code, double parameter, const double* y, double* z, Index n);
 
 // Whether each label is the number of an output; rows are filled up to the first that is none.
-inline bool multinomial(Vec<const std::int64_t> y, Mat<const double> raw, Out losses,
-                        Mat<double> dlosses) {
-    for (Index i = 0; i < raw.rows; ++i) {
-        if (y[i] < 0 || y[i] >= raw.cols) return false;
-        losses[i] = one_multinomial(y[i], raw.cols, raw.row(i), dlosses.row(i));
-    }
-    return true;
-}
+bool multinomial(Vec<const std::int64_t> y, Mat<const double> raw, Out losses, Mat<double> dlosses);
 
 // Second derivative of each loss.
-inline void second_single_output(int code, double parameter, In y, In raw, Out out) {
-    with_code(code, [=](auto tag) {
-        const double *__restrict target = y.data, *__restrict z = raw.data;
-        double* __restrict second = out.data;
-        const Index n = y.size;
-#pragma omp simd
-        for (Index i = 0; i < n; ++i)
-            second[i] = one_curvature<decltype(tag)::value>(parameter, target[i], z[i]);
-    });
-}
+void second_single_output(int code, double parameter, In y, In raw, Out out);
 
 }  // namespace drago

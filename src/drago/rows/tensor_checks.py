@@ -21,8 +21,8 @@ def as_device(device: Any) -> torch.device:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(
-            "device must be None (compiled code on arrays) or a device of torch such as 'cpu', 'cuda' or "
-            f"'mps', but {shown(device)} was given."
+            "device must be None (compiled code on arrays) or a device of torch such as 'cpu', "
+            f"'cuda' or 'mps', but {shown(device)} was given."
         ) from error
     missing = {
         "cuda": not torch.cuda.is_available(),

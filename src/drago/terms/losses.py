@@ -150,13 +150,22 @@ class _Compiled(Loss):
     def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
         try:
             fits = y.ndim == losses.ndim == 1 and raw.ndim == dlosses.ndim == 2
-            fits = fits and self._fill(y, raw, losses, dlosses)
+            fits = fits and self._fill(*self._taken(y, raw), losses, dlosses)
         except (SystemError, ImportError):  # an interrupt; no kernels
             raise
-        except Exception as error:  # no arrays, or of another kind
+        except Exception as error:  # no arrays, or not of numbers
             raise self._refusal(y, raw) from error
         if not fits:
             raise self._refusal(y, raw)
+
+    def _taken(self, y: Array, raw: Matrix) -> tuple[Array, Matrix]:
+        """The arrays as kernels take them: one type, one order. As they are where that is so."""
+        if not raw.flags.c_contiguous or raw.dtype != np.float64:
+            raw = np.ascontiguousarray(raw, np.float64)
+        kind = np.int64 if self.has_class_hessian else np.float64
+        if not y.flags.c_contiguous or y.dtype != kind:
+            y = np.ascontiguousarray(y).astype(kind, casting="safe")
+        return y, raw
 
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
         """Fill the arrays where they fit together; returns whether they do."""
@@ -189,7 +198,7 @@ class _SingleOutput(_Compiled):
         """Second derivatives."""
         if y.ndim != 1 or raw.shape != (y.size, 1):
             raise self._refusal(y, raw)
-        return kernels.second_single_output(self.code, self.parameter, y, raw)
+        return kernels.second_single_output(self.code, self.parameter, *self._taken(y, raw))
 
 
 class _Regression(_SingleOutput):

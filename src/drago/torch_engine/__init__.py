@@ -1,6 +1,6 @@
 """The torch engine: robust losses for training with autograd, on any device.
 
-It needs PyTorch (``pip install "drago[torch]"``) and neither the compiled kernels nor scikit-learn::
+It needs PyTorch (``pip install "drago[torch]"``), and neither compiled kernels nor scikit-learn::
 
     from drago import CVaR
     from drago.torch_engine import RobustLoss

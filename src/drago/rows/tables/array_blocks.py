@@ -361,7 +361,6 @@ class ArrayBlocks:
     def _predict(self, k: int, lo: int, hi: int, w: Matrix, raw: Matrix) -> None:
         X = self.rows.X
         if self.rows.is_sparse:
-
             first = k + lo * self.count
             kernels.csr_predict(X.data, X.indices, X.indptr, first, self.count, w, raw)
             return
@@ -393,7 +392,6 @@ class ArrayBlocks:
             return
         weights = weights[lo:hi]
         if self.rows.is_sparse:
-
             out[:] = 0.0
             first = k + lo * self.count
             kernels.csr_accumulate(X.data, X.indices, X.indptr, first, self.count, weights, out)

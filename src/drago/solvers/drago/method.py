@@ -186,4 +186,3 @@ class Drago(Method):
 
     def with_threads(self, n_threads: int | None) -> Drago:
         return replace(self, n_threads=n_threads)
-
