@@ -107,7 +107,7 @@ def solve(
         1 prints a line for each certificate.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
         None is compiled code on arrays, or for a problem made of tensors the device where they are.
-        On a device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog" (`docs/torch.md`).
+        On a device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog" (docs/torch.md).
 
     Returns
     -------
