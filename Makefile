@@ -63,25 +63,25 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP)-core: $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --editable .
 	touch $@
 
 $(STAMP)-test: $(SOURCES) constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test,torch]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[test,torch]"
 	touch $@ $(STAMP)-core
 
 $(STAMP)-lint: $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[lint]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[lint]"
 	touch $@ $(STAMP)-core
 
 $(STAMP)-bench: $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[bench]"
 	touch $@ $(STAMP)-core
 
 # Both in one environment, so that they run in one process. `dro` without what it depends on: that
 # is gigabytes (torch, torchvision, xgboost), of which its linear models use CVXPY alone.
 $(PEERS)/.stamp: $(SOURCES)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --editable . "cvxpy>=1.5" clarabel
-	$(PEERS)/bin/python -m pip install --quiet --no-deps dro==0.4.3
+	$(PEERS)/bin/python -m pip install --quiet --no-compile --editable . "cvxpy>=1.5" clarabel
+	$(PEERS)/bin/python -m pip install --quiet --no-compile --no-deps dro==0.4.3
 	touch $@

@@ -6,36 +6,44 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-KERNELS = Path("src") / "drago" / "kernels"
-
 
 class Kernels(BuildHookInterface):
-    """An editable installation has its extension beside the sources, as Python's own files.
+    """An editable installation has its extension beside the sources.
 
     ``DRAGO_LEVELS=all`` builds one for every level of x86-64, for wheels that run elsewhere; by
-    default there is one for this machine.
+    default there is one for this machine. What is newer than its sources is not built again.
     """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        root = Path(self.root)
-        levels = os.environ.get("DRAGO_LEVELS", "here")
-        build = root / "build" / f"{sysconfig.get_config_var('SOABI')}-{levels}"
-        run("-S", root, "-B", build, "-G", "Ninja", f"-DDRAGO_LEVELS={levels}",
-            f"-DPython_EXECUTABLE={sys.executable}")  # fmt: skip
-        run("--build", build)
-        home = root / KERNELS if version == "editable" else build / "wheel"
-        run("--install", build, "--prefix", home)
+        root, levels = Path(self.root), os.environ.get("DRAGO_LEVELS", "here")
+        sources = root / "src" / "drago" / "kernels"
+        home = sources if version == "editable" else root / "build" / f"kernels-{levels}"
+        ending = sysconfig.get_config_var("EXT_SUFFIX")
+        texts = [root / "CMakeLists.txt", *sources.glob("*pp")]
+        newest = max(text.stat().st_mtime for text in texts)
+        if not any(built.stat().st_mtime > newest for built in home.glob(f"_*{ending}")):
+            build(root, levels, home)
         build_data["pure_python"], build_data["infer_tag"] = False, True
         if version != "editable":
-            for file in home.iterdir():
-                build_data["force_include"][str(file)] = f"drago/kernels/{file.name}"
+            for built in home.glob(f"_*{ending}"):
+                build_data["force_include"][str(built)] = f"drago/kernels/{built.name}"
+
+
+def build(root: Path, levels: str, home: Path) -> None:
+    """In a folder of its own: pip's tools lie elsewhere each time, which CMake would remember."""
+    with tempfile.TemporaryDirectory() as folder:
+        run("-S", root, "-B", folder, "-G", "Ninja", f"-DDRAGO_LEVELS={levels}",
+            f"-DPython_EXECUTABLE={sys.executable}")  # fmt: skip
+        run("--build", folder)
+        run("--install", folder, "--prefix", home)
 
 
 def run(*arguments: Any) -> None:
@@ -44,6 +52,6 @@ def run(*arguments: Any) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(
-            f"drago's kernels could not be built; a C++17 compiler (g++ or clang++) is needed. "
+            "drago's kernels could not be built; that takes a C++17 compiler (g++ or clang++). "
             f"{' '.join(command)} said:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         )
