@@ -1,5 +1,5 @@
-// From NumPy arrays to views. An argument of another type, order or number of axes is refused with a
-// TypeError, never copied: most of them are written to.
+// From NumPy arrays to views. An argument of another type, order or number of axes is refused with
+// a TypeError, never copied: most of them are written to.
 //
 // An array is read through NumPy's own struct, not by `nb::ndarray`, which makes an exchange object
 // for each argument: that costs more than the work on a few hundred rows.
