@@ -8,7 +8,7 @@
                  steps and DRAGO
 
 The two take turns, a row each (old, new, new, old, ...), so that what the machine does besides is
-spread over both. The first run fills their caches of compiled kernels and does not count. For each
+spread over both. The first run does not count: before the kernels were C++, it compiled them. For each
 time come the medians, and the geometric mean of new by old over the pairs of runs with its 95%
 interval (Student's t for the logarithms). A time is slower if the whole interval lies above 1.1, or
 if the new one mostly lacks the certificate that the old one mostly has; then the exit code is 1.
@@ -225,6 +225,13 @@ def commit_of(checkout: Path) -> str:
 def measure(options: argparse.Namespace, path: Path) -> None:
     """Make all tables in both checkouts, again and again, and add their times to the CSV file."""
     checkouts = {side: getattr(options, side).resolve() for side in SIDES}
+    for checkout in checkouts.values():
+        kernels = checkout / "src" / "drago" / "kernels"
+        if (checkout / "CMakeLists.txt").exists() and not list(kernels.glob("_*.so")):
+            raise SystemExit(
+                f"the kernels of {checkout} are not built: run `pip install --editable {checkout}` "
+                "(which checkout this environment imports does not matter here)."
+            )
     commits = {side: commit_of(checkout) for side, checkout in checkouts.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     measured = read(path) if options.resume and path.exists() else []
