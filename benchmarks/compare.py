@@ -8,7 +8,7 @@
                  steps and DRAGO
 
 The two take turns, a row each (old, new, new, old, ...), so that what the machine does besides is
-spread over both. The first run does not count: before the kernels were C++, it compiled them. For each
+spread over both. The first run does not count: before kernels were C++, it compiled them. For each
 time come the medians, and the geometric mean of new by old over the pairs of runs with its 95%
 interval (Student's t for the logarithms). A time is slower if the whole interval lies above 1.1, or
 if the new one mostly lacks the certificate that the old one mostly has; then the exit code is 1.
