@@ -256,8 +256,11 @@ class Loop:
             self._checkpoints.rest(self, snapshot)
         self.clock.rest()
 
-    def hand_over(self, method: Solver, passes: float = np.inf) -> str:
-        """Let another method go on from the best point, for so many passes; messages name it."""
+    def hand_over(self, method: Solver, passes: float = np.inf, doubt: float = 1.0) -> str:
+        """Let another method go on from the best point, for so many passes; messages name it.
+
+        By `doubt` its first estimates of the gap are multiplied.
+        """
         method = adapted(method)
         try:
             method.check(self.problem)
@@ -267,7 +270,7 @@ class Loop:
         n_iter = self.before.n_iter
         self.ledger.notes.append(f"finished by {method.name} from iteration {n_iter} on")
         self.start_at = Start(*self.best_point(), metric=self.metric)
-        self.goal.factor = 1.0
+        self.goal.factor = doubt
         self.budget.hand_over(n_iter, self.before.n_passes + passes)
         try:
             return method.run(self.problem, self)

@@ -58,6 +58,9 @@ _LEAST_CUT = 1e-5
 _ROUND = 64
 # Rounds to go, at the recent pace, beyond which another method finishes.
 _FAR, _FAR_ON_DEVICE = 5, 3
+# By how much L-BFGS may underestimate the gap on a device, in a metric that it did not choose: an
+# iteration more costs less than a certificate that fails.
+_DOUBT = 10.0
 # Passes that Newton steps may cost to take over at once, and how many of them another method may
 # use up before they do.
 _CHEAP = 3.0
@@ -392,6 +395,7 @@ class Run:
         finish, problem = self.finish, self.problem
         if self.hands_over and self.watch.best is not None:
             self.loop.suggest(self.watch.best.w, self.watch.best.b)
+        doubt = _DOUBT if self.hands_over else 1.0
         metric = self.settings.metric
         if is_box(problem):
             metric, self.loop.metric = "diagonal", None  # where a box is still one
@@ -400,9 +404,9 @@ class Run:
         if finish == "newton":
             return self.loop.hand_over(Newton())
         if finish == "lbfgs" or not Newton.is_affordable(problem):
-            return self.loop.hand_over(LBFGS(metric=metric))
+            return self.loop.hand_over(LBFGS(metric=metric), doubt=doubt)
         cost = curvature_cost(problem, problem.rows.hessian_rows(self.state.weights()))
         if cost > _CHEAP:
-            self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost)
+            self.loop.hand_over(LBFGS(metric=metric), passes=_AS_LONG_AS * cost, doubt=doubt)
         self.loop.hand_over(Newton())
         return self.loop.hand_over(LBFGS(metric=metric))  # the last resort
