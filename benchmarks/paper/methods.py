@@ -317,7 +317,7 @@ class Recorder(Loop):
 def record(
     entry: Entry, method: Any, problem: DROProblem, seed: int, limits: Limits, optimum: float
 ) -> Curve:
-    """Run a method and note its way; what it compiles is compiled before."""
+    """Run a method and note its way."""
     warm_up(method, problem, entry)
     loop = Recorder(problem, seed, limits, optimum, certified=not entry.tuned and entry.stochastic)
     with np.errstate(all="ignore"):

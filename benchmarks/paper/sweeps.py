@@ -21,7 +21,6 @@ from problems import Spec
 
 import drago
 from drago.datasets import make_synthetic
-from drago.loop.loop import Loop
 from drago.metric import make_metric
 from drago.solvers.drago.constants import theory_step
 from drago.solvers.drago.iterations import Iterations
@@ -75,7 +74,6 @@ def _rate(n: int, d: int, setting: dict[str, float], guess: float | None) -> dic
     problem = spec.build()
     best = drago.solve(problem, tol=TOLERANCE).primal
     block = int(setting["b"])
-    Loop(problem, tol=0.0).compile(PlainDrago(step_size=0.1))
     tried: dict[float, float] = {}
 
     def decade(step: float) -> float:
