@@ -9,13 +9,12 @@ nothing, and applied to vectors of length d; X is never rotated.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
-from drago._validation import check_option, locked
+from drago._validation import check_option
 from drago.problem import DROProblem
 from drago.rows.memory import ArrayRows
 from drago.terms.constraints import Constraint
@@ -177,7 +176,7 @@ def make_metric(
     else:
         rows, p = sample.X if sample.is_plain else _dense(sample), sample.p
         if d <= FEW and is_compiled:
-            rows = _read_only(rows)
+            rows = np.ascontiguousarray(rows)
             centre = np.zeros(d) if mean is None else mean
             eigenvalues, basis = np.empty(d), np.empty((d, d))
             settings = floor, curvature, mu
@@ -192,13 +191,6 @@ def make_metric(
 
 def _dense(sample: ArrayRows) -> Matrix:
     return sample.dense(np.arange(sample.n_samples))
-
-
-def _read_only(array: Any) -> Any:
-    """In the order of C and read-only, as a problem's: to Numba that is a type of its own."""
-    if array.flags.writeable or not array.flags.c_contiguous:
-        array = locked(np.ascontiguousarray(array))
-    return array
 
 
 def typical_curvature(problem: DROProblem) -> float:

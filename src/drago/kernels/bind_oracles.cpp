@@ -118,6 +118,14 @@ void bind_capped(nb::module_& m) {
         "Exact weights with the KL divergence; returns tau for a warm start (NaN: cold).");
 }
 
+// For the tests of their accuracy.
+void bind_math(nb::module_& m) {
+    m.def("exp_fast", [](double x) { return exp_fast(x); }, "x"_a, "exp(x).");
+    m.def("expm1_fast", [](double x) { return expm1_fast(x); }, "x"_a, "exp(x) - 1.");
+    m.def("log1p_unit", [](double e) { return log1p_unit(e); }, "e"_a,
+          "log(1 + e) for 0 <= e <= 1.");
+}
+
 void bind_balls(nb::module_& m) {
     m.def(
         "chi2_divergence",
@@ -212,6 +220,7 @@ void bind_spectral(nb::module_& m) {
 }  // namespace
 
 void bind_oracles(nb::module_& m) {
+    bind_math(m);
     bind_losses(m);
     bind_capped(m);
     bind_balls(m);

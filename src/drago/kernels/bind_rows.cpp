@@ -56,28 +56,26 @@ void bind_dense(nb::module_& m) {
         "block_correct",
         [](X x, Index k, Index count, Index group, Index lo, Index hi, InArray w, double b,
            int code, double parameter, InArray y, InArray q, InArray product, Room picked,
-           OutArray, OutArray out) {
+           OutArray out) {
             const nb::gil_scoped_release released;
             return block_correct(view(x), {k, count, group, lo, hi}, view(w), b, code, parameter,
                                  view(y), view(q), view(product), view(picked), view(out));
         },
         "X"_a.noconvert(), "k"_a, "count"_a, "group"_a, "lo"_a, "hi"_a, "w"_a.noconvert(), "b"_a,
         "code"_a, "parameter"_a, "y"_a.noconvert(), "q"_a.noconvert(), "product"_a.noconvert(),
-        "picked"_a.noconvert(), "change"_a.noconvert(), "out"_a.noconvert(),
+        "picked"_a.noconvert(), "out"_a.noconvert(),
         "``out = sum over the places of x (q s - product)``; returns the sum without x.");
     m.def(
         "block_gradient",
         [](X x, Ints starts, Index group, Index lo, Index hi, InArray w, double b, int code,
-           double parameter, InArray y, InArray q, double least, InArray, Room picked, OutArray,
-           OutArray out) {
+           double parameter, InArray y, InArray q, double least, Room picked, OutArray out) {
             const nb::gil_scoped_release released;
             return block_gradient(view(x), view(starts), group, lo, hi, view(w), b, code,
                                   parameter, view(y), view(q), least, view(picked), view(out));
         },
         "X"_a.noconvert(), "starts"_a.noconvert(), "group"_a, "lo"_a, "hi"_a, "w"_a.noconvert(),
         "b"_a, "code"_a, "parameter"_a, "y"_a.noconvert(), "q"_a.noconvert(), "least"_a,
-        "none"_a.noconvert(), "picked"_a.noconvert(), "change"_a.noconvert(),
-        "out"_a.noconvert(),
+        "picked"_a.noconvert(), "out"_a.noconvert(),
         "``out = sum of x q s`` over groups of all blocks; returns the sum without x.");
     m.def(
         "block_accumulate",

@@ -8,28 +8,6 @@
 
 namespace drago {
 
-// The sum of value(i) for i < n, in four sums at a time: one would wait for its last addition.
-template <class Value>
-inline double sum_of(Index n, Value value) {
-    double s0 = 0.0, s1 = 0.0, s2 = 0.0, s3 = 0.0;
-    Index i = 0;
-    while (n - i >= 256) {
-        // Not a multiple of 4096 bytes: what is that far apart gets in each other's way.
-        const Index piece = std::min<Index>((n - i) / 32 * 8, 1032);
-#pragma omp simd reduction(+ : s0, s1, s2, s3)
-        for (Index r = i; r < i + piece; ++r) {
-            s0 += value(r);
-            s1 += value(r + piece);
-            s2 += value(r + 2 * piece);
-            s3 += value(r + 3 * piece);
-        }
-        i += 4 * piece;
-    }
-#pragma omp simd reduction(+ : s0)
-    for (Index r = i; r < n; ++r) s0 += value(r);
-    return (s0 + s1) + (s2 + s3);
-}
-
 // u = table + s mirror.
 inline void proximal_argument(In table, double s, In mirror, Out u) {
     const double *__restrict t = table.data, *__restrict m = mirror.data;

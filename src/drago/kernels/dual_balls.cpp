@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "dual_capped.hpp"
@@ -42,12 +41,8 @@ Moments moments(In u, In p, double centre, double threshold) {
 
 Boundary chi2_ball_sorted(In u, In p, double radius) {
     const Index n = u.size;
-    std::vector<Index> order(static_cast<std::size_t>(n));
-    std::iota(order.begin(), order.end(), Index{0});
-    // NaN last: an order that is none would be out of bounds.
-    std::sort(order.begin(), order.end(), [=](Index i, Index j) {
-        return u[i] < u[j] || (u[j] != u[j] && u[i] == u[i]);
-    });
+    std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+    sort_places(u, order);
     const double top = u[order[n - 1]];
     Scratch rest(n + 1, 0.0);  // mass below each place
     for (Index k = 0; k < n; ++k) rest[k + 1] = rest[k] + p[order[k]];

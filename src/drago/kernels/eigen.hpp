@@ -4,7 +4,7 @@
 #include <cmath>
 #include <memory>
 
-#include "drago.hpp"
+#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -23,8 +23,11 @@ inline double second_moments(Mat<const T> X, In p, In mean, Mat<double> out) {
     for (Index j = 0; j < d; ++j) {
         for (Index k = 0; k <= j; ++k) {
             const double *one = columns.get() + j * n, *other = columns.get() + k * n;
-            out(j, k) = out(k, j) =
-                sum_of(n, [=](Index i) { return p[i] * one[i] * other[i]; });
+            const double* share = p.data;
+            const auto [total] = sums<1>(n, [=](Index i) DRAGO_INLINED {
+                return std::array<double, 1>{share[i] * one[i] * other[i]};
+            });
+            out(j, k) = out(k, j) = total;
         }
         size += out(j, j);
     }

@@ -1,9 +1,11 @@
 // Exponentials and sums in a form that the compiler spreads over the lanes of a vector.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "views.hpp"
@@ -132,6 +134,15 @@ DRAGO_INLINE std::array<double, K> split_sums(Index n, Term term, std::index_seq
 template <std::size_t K, class Term>
 DRAGO_INLINE std::array<double, K> sums(Index n, Term term) {
     return detail::split_sums<K>(n, term, std::make_index_sequence<K>{});
+}
+
+// The places of u in increasing order, what is no number at the end: an order
+// that is none would be out of bounds.
+inline void sort_places(In u, Vec<std::int64_t> order) {
+    std::iota(order.data, order.data + order.size, std::int64_t{0});
+    std::sort(order.data, order.data + order.size, [&](std::int64_t i, std::int64_t j) {
+        return u[i] < u[j] || (u[j] != u[j] && u[i] == u[i]);
+    });
 }
 
 // The largest entry; NaN where there is one.

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 
 #include "dual_balls.hpp"
 #include "dual_capped.hpp"
@@ -63,14 +62,6 @@ struct RowLoss {
     }
 };
 
-// The places of u in increasing order, what is no number at the end.
-inline void sort_places(In u, Vec<std::int64_t> order) {
-    std::iota(order.data, order.data + order.size, std::int64_t{0});
-    std::sort(order.data, order.data + order.size, [&](std::int64_t i, std::int64_t j) {
-        return u[i] < u[j] || (std::isnan(u[j]) && !std::isnan(u[i]));
-    });
-}
-
 // Room for the weights of a spectral set on up to `size` rows.
 struct SpectralRoom {
     std::vector<std::int64_t> order, first;
@@ -89,6 +80,11 @@ struct SpectralRoom {
         const Vec<std::int64_t> places(order.data(), u.size);
         sort_places(u, places);
         for (Index place = 0; place < u.size; ++place) sorted[place] = u[places[place]];
+    }
+
+    // The weights of these ratios, in the order of the rows.
+    void scatter_to(In p, Out q) const {
+        scatter({ratio.data(), p.size}, p, {order.data(), p.size}, q);
     }
 
     // Ratios q / p, in the order of the losses.
@@ -120,8 +116,7 @@ inline double batch_weights(const SetCodes& set, In sigma, In u, In p, double nu
     }
     room.sort(u);
     room.sweep(set.divergence, p, sigma, nu);
-    for (Index place = 0; place < u.size; ++place)
-        q[room.order[place]] = room.ratio[place] * p[place];
+    room.scatter_to(p, q);
     return memory;
 }
 
@@ -291,8 +286,7 @@ double prospect(const Rows& rows, const RowLoss& loss, const SetCodes& set, In s
         rows.add(i, k, change, of.g.data);
     }
     steps.catch_up_all(draws.size, of.g.data, w.data);
-    for (std::size_t place = 0; place < list.order.size(); ++place)
-        of.q[list.order[place]] = list.ratio[place] * p[static_cast<Index>(place)];
+    if (is_sorted) list.scatter_to(p, of.q);
     return memory;
 }
 

@@ -1,9 +1,10 @@
 // Lists of the rows whose weight a dual step can change, see drago.rows.tables.unsettled.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
-#include "drago.hpp"
+#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -78,7 +79,10 @@ inline Index unsettled_collect(Vec<const I> where, In level, In weight, In p,
 
 // The sum of some weights.
 inline double unsettled_total(In values) {
-    return sum_of(values.size, [=](Index i) { return values[i]; });
+    const double* __restrict value = values.data;
+    const auto [total] = sums<1>(
+        values.size, [=](Index i) DRAGO_INLINED { return std::array<double, 1>{value[i]}; });
+    return total;
 }
 
 // New weights of the rows in the lists.

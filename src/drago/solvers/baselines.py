@@ -299,7 +299,6 @@ class _SGDRun(_StochasticRun):
         return _set_codes(problem.uncertainty.oracle(p, problem.divergence))
 
     def epoch(self) -> float:
-
         problem, total = self.problem, 0.0
         cost = self.shape[0] * self.shape[1]
         for order in self.chunks(self.rng.permutation(self.n), cost, self.batch_size):
@@ -322,7 +321,6 @@ class _LSVRGRun(_StochasticRun):
         self.oracle = problem.dual_oracle()
 
     def epoch(self) -> float:
-
         problem = self.problem
         ev = problem.evaluate(*self.point())
         q = self.oracle.weights(ev.losses, problem.nu)
@@ -364,7 +362,6 @@ class _ProspectRun(_StochasticRun):
             self.observe(evaluation=ev)
 
     def epoch(self) -> float:
-
         problem = self.problem
         draws = self.rng.integers(0, self.n, size=self.n)
         for part in self.chunks(draws, 4 * self.n + self.shape[0] * self.shape[1]):

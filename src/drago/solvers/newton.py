@@ -340,7 +340,6 @@ class _CompiledStage(_Stage):
 
     def advance(self, most: int) -> _Move:
         """A few steps: so many that an interruption is not kept waiting for long."""
-
         run, problem, ev = self.run, self.problem, self.run.ev
         steps, trials, self.tau, promise, value, level, state, *there = kernels.capped_newton(
             problem.X,
@@ -365,7 +364,7 @@ class _CompiledStage(_Stage):
             min(most, _AT_ONCE if problem.n_entries <= _LARGE else 2),
             self.tau,
             np.append(ev.w[:, 0], ev.b),
-            ev.raw[:, 0].copy(),
+            ev.raw[:, 0],
         )
         theta, raw, losses, slopes, q = there
         run.q = q

@@ -262,10 +262,9 @@ class ArrayBlocks:
 
         def part(lo: int, hi: int) -> None:
             place = parts.index((lo, hi))
-            room = self._room(), np.empty(self._group)
             out = self._partial[place, :, 0]
             places, model = self._places(k, lo, hi), self._model(w, b)
-            sums[place] = kernels.block_correct(*places, *model, *data, *room, out)
+            sums[place] = kernels.block_correct(*places, *model, *data, self._room(), out)
 
         self._each(part, parts)
         if len(parts) == 1:
@@ -337,13 +336,12 @@ class ArrayBlocks:
         count = min(groups, self.count * max(map(len, self._parts)))
         ends = [groups * i // count for i in range(count + 1)]
         partial, sums = np.empty((count, w.shape[0])), np.empty((count, 1))
-        least, none = NOTICEABLE / q.size, np.zeros(self._group)
+        least = NOTICEABLE / q.size
 
         def part(index: int, _: int) -> None:
-            change = np.empty(self._group)
             sums[index] = kernels.block_gradient(
                 X, starts, self._group, ends[index], ends[index + 1], *self._model(w, b),
-                self.y, q, least, none, self._room(), change, partial[index],
+                self.y, q, least, self._room(), partial[index],
             )  # fmt: skip
 
         self._each(part, [(index, 0) for index in range(count)])
