@@ -25,6 +25,7 @@ from drago.rows.base import Evaluation as Evaluation
 from drago.rows.base import Gradient as Gradient
 from drago.rows.base import NonFiniteLossError as NonFiniteLossError
 from drago.rows.base import RowStore
+from drago.rows.base import Visit as Visit
 from drago.rows.open import on_device, open_rows, with_baseline
 from drago.terms.constraints import as_constraint
 from drago.terms.divergences import Divergence
@@ -311,6 +312,15 @@ class DROProblem:
     def gradient(self, ev: Evaluation, q: Any) -> Gradient:
         """``X' (q s)`` and ``q' s``, the gradient of ``sum_i q_i l_i`` in w and b; one pass."""
         return self.rows.gradient(ev.dlosses, q)
+
+    def visit(self, w: Matrix, b: Vector, oracle: Any) -> Visit:
+        """Losses, worst-case weights and the gradient with these at ``(w, b)``."""
+        return self.rows.visit(self.loss, w, b, oracle, self.nu)
+
+    @property
+    def visits_once(self) -> bool:
+        """Whether `visit` reads X once, and little more of it."""
+        return self.rows.visits_once(self.loss, self.n_outputs)
 
     def dual_oracle(self) -> Any:
         """A new oracle for the weights; it starts each search where its last one ended."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from drago._interrupts import interruptible
 from drago.certificate.certificate import Certificate, uncertified
 from drago.certificate.search import AMPLE, FEASIBILITY, GapSearch
-from drago.problem import DROProblem, Evaluation, check_problem
+from drago.problem import DROProblem, Evaluation, Gradient, check_problem
 from drago.terms.uncertainty import DualOracle
 
 Vector = npt.NDArray[np.float64]
@@ -80,6 +80,7 @@ def judge(
     q: Vector | None = None,
     *,
     oracle: DualOracle | None = None,
+    exact: tuple[Vector, Gradient] | None = None,
     target: float = 0.0,
     credit: float = AMPLE,
     predictions: int = 3,
@@ -90,6 +91,8 @@ def judge(
     ----------
     q : array of shape (n,), optional
         Weights in Q to try besides the exact ones.
+    exact : (array, Gradient), optional
+        The exact weights, and the gradient with these, where they are known.
     target : float
         Relative gap below which nothing better is looked for.
     credit : float
@@ -100,7 +103,7 @@ def judge(
     oracle = oracle or problem.dual_oracle()
     if not problem.is_convex:
         return _flatness(problem, ev, oracle)
-    search = GapSearch(problem, ev, oracle, target, credit)
+    search = GapSearch(problem, ev, oracle, target, credit, exact)
     search.run(q, predictions)
     return search.result()
 

@@ -111,6 +111,7 @@ void bind_oracles(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_steps(nb::module_& m);
 void bind_stochastic(nb::module_& m);
+void bind_visits(nb::module_& m);
 
 }  // namespace drago
 

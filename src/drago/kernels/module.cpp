@@ -12,4 +12,5 @@ DRAGO_INIT(DRAGO_MODULE, m) {
     drago::bind_rows(m);
     drago::bind_steps(m);
     drago::bind_stochastic(m);
+    drago::bind_visits(m);
 }

@@ -48,9 +48,11 @@ class Judge:
     def certify(self, iterate: Iterate, credit: float) -> Entry:
         """The certificate of a point, for no more than `credit` passes, and the point."""
         problem, ev, q, oracle = self._problem, self.trusted(iterate), iterate.q, self.oracle
+        exact = None if ev is None else iterate.exact
         if self.exact is not problem:
             # Weights of less than float64 do not lie in the set.
             problem, ev, q, oracle = self.exact, None, None, self.exact.dual_oracle()
+            exact = None
         if ev is None:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._budget.spend(0.5)
@@ -61,6 +63,7 @@ class Judge:
             ev,
             q,
             oracle=oracle,
+            exact=exact,
             target=self._tol,
             credit=credit,
             predictions=_PREDICTIONS if credit == AMPLE or not cheap else 0,

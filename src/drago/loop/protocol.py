@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.metric import Metric
-from drago.problem import Evaluation
+from drago.problem import Evaluation, Gradient
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -41,6 +41,8 @@ class Iterate(NamedTuple):
         Losses at ``(w, b)``, where the method has them: saves the certificate a pass.
     q : array of shape (n,), optional
         Weights in Q that may certify the point better than the exact ones.
+    exact : (q, Gradient), optional
+        The exact weights at the evaluation, and the gradient with these, where the method has them.
     gap_estimate, primal_estimate : float
         Free estimates of the gap, up to an unknown factor, and of the objective; they decide when
         a certificate is due.
@@ -61,6 +63,7 @@ class Iterate(NamedTuple):
     n_oracle_calls: int
     evaluation: Evaluation | None = None
     q: Any = None
+    exact: tuple[Any, Gradient] | None = None
     gap_estimate: float = np.inf
     primal_estimate: float = np.inf
     milestone: bool = False

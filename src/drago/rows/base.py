@@ -23,6 +23,7 @@ import numpy.typing as npt
 from drago.rows.evaluation import Evaluation as Evaluation
 from drago.rows.evaluation import Gradient as Gradient
 from drago.rows.evaluation import NonFiniteLossError as NonFiniteLossError
+from drago.rows.evaluation import Visit as Visit
 from drago.rows.factor import Factor
 
 Vector = npt.NDArray[np.float64]
@@ -171,6 +172,16 @@ class RowStore:
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: RowVector = None) -> Evaluation:
         """Losses less the baseline, and derivatives; no visit to X where `raw` is given."""
         raise NotImplementedError
+
+    def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
+        """Losses, the weights of an oracle at the shift cost `nu`, and the gradient with these."""
+        ev = self.evaluate(loss, w, b)
+        q = oracle.weights(ev.losses, nu)
+        return Visit(ev, q, self.gradient(ev.dlosses, q))
+
+    def visits_once(self, loss: Any, n_outputs: int) -> bool:
+        """Whether `visit` reads X once, and little more of it."""
+        return False
 
     @is_a("map")
     def apply(self, loss: Any, raw: RowVector) -> tuple[RowVector, RowVector]:

@@ -268,7 +268,7 @@ class TensorRows(TensorCurvature):
         if self.kernels is not None and w.shape[1] == 1:
             raw = torch.empty_like(self.p)
             unused = torch.empty_like(self.p), torch.empty_like(self.p)
-            self.visit(_PLAIN, w, b, *unused, raw)
+            self.fill(_PLAIN, w, b, *unused, raw)
             return raw[:, None]
         if self.X.dtype == w.dtype:
             return self.X @ w + b
@@ -284,7 +284,7 @@ class TensorRows(TensorCurvature):
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
         if raw is None and self.kernels_for(loss) is not None and w.any():
             losses, slopes, raw = (torch.empty_like(self.p) for _ in range(3))
-            self.visit(loss, self.on_device(w), self.on_device(b), losses, slopes, raw)
+            self.fill(loss, self.on_device(w), self.on_device(b), losses, slopes, raw)
             slopes, raw = slopes[:, None], raw[:, None]
         else:
             raw = self.predict(w, b) if raw is None else raw
@@ -317,7 +317,7 @@ class TensorRows(TensorCurvature):
         starts = torch.tensor([0, self.n_samples], device=self.device)
         return self.kernels.Rows(starts, 1, 1, self.n_samples), starts[:1]
 
-    def visit(
+    def fill(
         self, loss: Any, w: Tensor, b: Tensor, losses: Tensor, slopes: Tensor, raw: Tensor
     ) -> None:
         """Losses, derivatives and raw predictions by the fused kernel, written to vectors."""

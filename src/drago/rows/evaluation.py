@@ -30,3 +30,11 @@ class Gradient(NamedTuple):
 
     w: Matrix
     b: Vector
+
+
+class Visit(NamedTuple):
+    """The losses at a point, the weights of an oracle for them, and the gradient with these."""
+
+    evaluation: Evaluation
+    q: Any
+    gradient: Gradient

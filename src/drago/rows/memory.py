@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ from drago.rows.base import (
     Matrix,
     NonFiniteLossError,
     Vector,
+    Visit,
 )
 from drago.rows.tables.arrays import ArrayTables
+from drago.rows.threads import threads_for
 
 Array = npt.NDArray[Any]
 
@@ -31,9 +33,26 @@ _CHUNK = 1 << 18
 _FEW = 0.25
 LARGE = 1 << 22
 _STRIDE = 61
+# Entries of X in a part that a thread takes at once.
+_AT_ONCE = 1 << 19
+# Rows that a first guess of the weights comes from, where there are many more.
+_GUESSED_FROM = 4096
 # Entries of a vector at a time where temporary ones would be as long as the data.
 _PART = 1 << 16
 _NONE = locked(np.empty(0))
+# Guessed weights: their kind, threshold and cap. Of a sum greater than this they are of no use.
+_NO_GUESS = (0, 0.0, np.inf)
+_TOO_HEAVY = 8.0
+
+
+class _Seen(NamedTuple):
+    """What a reading of X tells: losses, how many are not finite, and sums at guessed weights."""
+
+    evaluation: Evaluation
+    n_bad: int
+    mass: float
+    first: Vector
+    second: Vector
 
 
 class ArrayRows(ArrayCurvature):
@@ -205,6 +224,10 @@ class ArrayRows(ArrayCurvature):
         return np.ascontiguousarray(raw)
 
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
+        if raw is None and self.visits_once(loss, w.shape[1]) and w.any():
+            seen = self._read(loss, w, b, _NO_GUESS, 1.0)
+            if seen.n_bad == 0:
+                return seen.evaluation
         raw = self.predict(w, b) if raw is None else raw
         losses, dlosses = self.apply(loss, raw)
         if not (are_finite(losses) and are_finite(dlosses)):
@@ -216,6 +239,100 @@ class ArrayRows(ArrayCurvature):
                 "check the loss, or scale the features and the target."
             )
         return Evaluation(w, b, raw, losses, dlosses)
+
+    def visits_once(self, loss: Any, n_outputs: int) -> bool:
+        if n_outputs > 1 or not loss.has_kernels:
+            return False
+        return self.is_sparse or bool(self.X.flags.c_contiguous)
+
+    def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
+        """X is read once, and then the rows alone whose weights were not as they were guessed."""
+        if not self.visits_once(loss, w.shape[1]):
+            return super().visit(loss, w, b, oracle, nu)
+        guess = self._guess(loss, w, b, oracle, nu)
+        seen = self._read(loss, w, b, guess, nu)
+        ev = seen.evaluation
+        if seen.n_bad:
+            ev = self.evaluate(loss, w, b)  # raises, and says which rows are to blame
+        q = oracle.weights(ev.losses, nu)
+        if not (guess[0] and seen.mass <= _TOO_HEAVY):
+            return Visit(ev, q, self.gradient(ev.dlosses, q))
+        found = self._gradient(
+            ev.dlosses, q, (ev.losses, *guess[:2], nu, guess[2], seen.first, seen.second)
+        )
+        return Visit(ev, q, found)
+
+    def _guess(
+        self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float
+    ) -> tuple[int, float, float]:
+        """What an oracle remembers, or finds for some of the rows."""
+        kind, tau, cap = oracle.guess(nu)
+        if kind and np.isnan(tau) and self.n_samples > 2 * _GUESSED_FROM:
+            step = np.arange(_GUESSED_FROM, dtype=np.int64)
+            some = self.take(step * self.n_samples // _GUESSED_FROM)
+            witness = some.oracle(oracle.uncertainty, oracle.divergence)
+            witness.weights(some.evaluate(loss, w, b).losses, nu)
+            tau = witness.guess(nu)[1]
+        return _NO_GUESS if np.isnan(tau) else (kind, tau, cap)
+
+    @cached_property
+    def _storage(self) -> tuple[Any, ...]:
+        """The arrays of X, as kernels take them."""
+        return (self.X.data, self.X.indices, self.X.indptr) if self.is_sparse else (self.X,)
+
+    @cached_property
+    def _n_parts(self) -> int:
+        """Parts of a visit, so that its sums do not depend on the number of threads."""
+        parts = self.n_entries // _AT_ONCE
+        if self.is_sparse:  # each has sums as long as there are features
+            parts = min(parts, self.n_entries // (8 * self.n_features))
+        return max(1, min(parts, self.n_samples // 64))
+
+    def _read(
+        self, loss: Any, w: Matrix, b: Vector, guess: tuple[int, float, float], nu: float
+    ) -> _Seen:
+        """All that one reading of X tells."""
+        n, m = self.n_samples, self.n_features + 1
+        raw, losses, slopes, first, second = (np.empty(size) for size in (n, n, n, m, m))
+        n_bad, mass = kernels.visit(
+            *self._storage,
+            self._n_parts,
+            threads_for(self.n_entries),
+            np.ascontiguousarray(w[:, 0]),
+            float(b[0]),
+            loss.code,
+            loss.parameter,
+            self.y,
+            self.p,
+            self.kernel_baseline,
+            *guess[:2],
+            nu,
+            guess[2],
+            raw,
+            losses,
+            slopes,
+            first,
+            second,
+        )
+        ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
+        return _Seen(ev, n_bad, mass, first, second)
+
+    def _gradient(self, dlosses: Matrix, q: Vector, guess: tuple[Any, ...]) -> Gradient:
+        """After a visit with a guess: its losses, the guess, and the sums."""
+        out = np.empty(self.n_features + 1)
+        losses, *more = guess
+        kernels.gradient_after(
+            *self._storage,
+            self._n_parts,
+            threads_for(self.n_entries),
+            self.p,
+            q,
+            losses,
+            dlosses[:, 0],
+            *more,
+            out,
+        )
+        return Gradient(out[:-1, None], out[-1:])
 
     def apply(self, loss: Any, raw: Matrix) -> tuple[Vector, Matrix]:
         losses, dlosses = loss.evaluate(self.y, raw)
@@ -248,6 +365,8 @@ class ArrayRows(ArrayCurvature):
         return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)
 
     def gradient(self, dlosses: Matrix, q: Vector) -> Gradient:
+        if dlosses.shape[1] == 1 and (self.is_sparse or self.X.flags.c_contiguous):
+            return self._gradient(dlosses, q, (q, *_NO_GUESS[:2], 1.0, np.inf, _NONE, _NONE))
         if dlosses.shape[1] == 1:
             weighted = q * dlosses[:, 0]
             return Gradient(self.weighted_sum(weighted[:, None]), weighted.sum(keepdims=True))

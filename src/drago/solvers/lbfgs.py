@@ -18,7 +18,7 @@ from drago.certificate.hessian import hessian_metric
 from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.metric import Metric, is_box, make_metric
-from drago.problem import DROProblem, Evaluation, NonFiniteLossError
+from drago.problem import DROProblem, Evaluation, Gradient, NonFiniteLossError
 from drago.solvers.quasi_newton import Line, Memory
 
 Vector = npt.NDArray[np.float64]
@@ -96,6 +96,7 @@ class _TriedPoint:
     slope: Vector
     evaluation: Evaluation
     q: Vector
+    gradient: Gradient
     estimate: float
     is_sum: bool = False
 
@@ -228,7 +229,7 @@ class _LBFGSRun:
                 step = self._unpack(dx)
                 line = Line(problem, self.oracle, start, value, falling, *step)
                 found = line.search(1.0)
-                self.passes += 0.5
+                self.passes += line.passes
                 self.n_calls += line.n_trials
                 blocked = line.error  # the border of where the losses are numbers
             if found is None or found.evaluation is None or found.q is None:
@@ -236,21 +237,24 @@ class _LBFGSRun:
                     break
                 memory.clear()  # old pairs can jam the method far from the optimum
                 continue
-            ev, q = found.evaluation, found.q
+            ev, q, g = found.evaluation, found.q, found.gradient
             self.n_iter += 1
-            if self.n_iter % _FRESH == 0:
-                ev = problem.evaluate(ev.w, ev.b)
-                self.passes += 0.5
-            self.passes += 0.5
             self.x = self.x + found.t * dx
-            slope = self._slope(ev, q)
+            is_sum = g is None
+            if g is None:
+                if self.n_iter % _FRESH == 0:
+                    ev, is_sum = problem.evaluate(ev.w, ev.b), False
+                    self.passes += 0.5
+                g = problem.gradient(ev, q)
+                self.passes += 0.5
+            slope = self._slope(ev.w, g)
             memory.add(found.t * dx, slope - here.slope)
             estimate = self._estimate(self.x, slope, low, high)
             level = found.value >= here.value - 1e-15 * abs(here.value)
             # Where the objective is level up to rounding, the gradient tells.
             idle = idle + 1 if level and estimate > 0.9 * least else 0
             least = min(least, estimate)
-            here = self.last = _TriedPoint(found.value, slope, ev, q, estimate, is_sum=True)
+            here = self.last = _TriedPoint(found.value, slope, ev, q, g, estimate, is_sum)
             self._observe(here)
             if estimate <= accuracy:
                 return ""
@@ -260,21 +264,18 @@ class _LBFGSRun:
 
     def _evaluate(self, x: Vector, nu: float, low: Vector, high: Vector) -> _TriedPoint:
         """``P`` with the shift cost `nu` and its gradient; one pass."""
-        problem = self.problem
+        problem = self.problem._replace(nu=nu)
         w, b = self._unpack(x)
-        ev = problem.evaluate(w, b)
+        ev, q, g = problem.visit(w, b, self.oracle)
         self.n_calls += 1
         self.passes += 1.0
-        q = self.oracle.weights(ev.losses, nu)
-        value = problem._replace(nu=nu).primal(w, ev.losses, q)
-        slope = self._slope(ev, q)
-        return _TriedPoint(value, slope, ev, q, self._estimate(x, slope, low, high))
+        value, slope = problem.primal(w, ev.losses, q), self._slope(w, g)
+        return _TriedPoint(value, slope, ev, q, g, self._estimate(x, slope, low, high))
 
-    def _slope(self, ev: Evaluation, q: Vector) -> Vector:
-        """The gradient of ``P`` in the unknowns; half a pass."""
+    def _slope(self, w: Matrix, g: Gradient) -> Vector:
+        """The gradient of ``P`` in the unknowns."""
         problem = self.problem
-        g = problem.gradient(ev, q)
-        slope = g.w + problem.mu * ev.w
+        slope = g.w + problem.mu * w
         if problem.fit_intercept:
             slope -= np.outer(self.mean, g.b)
         if self.metric is not None:
@@ -308,6 +309,7 @@ class _LBFGSRun:
                 n_oracle_calls=self.n_calls * n,
                 evaluation=trial.evaluation,
                 q=trial.q if self.problem.nu == 0 else None,
+                exact=(trial.q, trial.gradient) if self.problem.nu > 0 else None,
                 gap_estimate=trial.estimate,
                 primal_estimate=trial.value,
                 milestone=milestone,

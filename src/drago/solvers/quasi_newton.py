@@ -1,7 +1,9 @@
 """L-BFGS in a metric, for linear predictors: a search along a line costs no visit to the data.
 
 With ``raw(w + t dw) = raw(w) + t X dw`` each iteration takes one product ``X dw`` and one product
-``X' (q s)``, however many lengths t are tried; scipy's L-BFGS takes both for each of them.
+``X' (q s)``, however many lengths t are tried; scipy's L-BFGS takes both for each of them. Where a
+visit reads X once for losses and gradient, the first length is tried by a visit: most often it is
+the last, and then nothing else is read.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from drago.problem import DROProblem, Evaluation, NonFiniteLossError
+from drago.problem import DROProblem, Evaluation, Gradient, NonFiniteLossError
+from drago.rows.base import RowVector
 from drago.terms.uncertainty import DualOracle
 
 Vector = npt.NDArray[np.float64]
@@ -22,6 +25,8 @@ _FALL = 1e-4
 _FLAT = 0.6
 # Differences of the objective below this share of it are rounding.
 _ROUNDING = 1e-14
+# A promised fall below this share of the objective is too fine for predictions computed afresh.
+_FINE = 1e-9
 _TRIALS = 25
 # Trials in which the bracket has to shrink to a fifth.
 _SLOW = 2
@@ -38,6 +43,7 @@ class Along:
     slope: float
     evaluation: Evaluation | None
     q: Vector | None
+    gradient: Gradient | None = None
 
 
 class Line:
@@ -55,16 +61,49 @@ class Line:
     ) -> None:
         self.problem, self.oracle, self.start = problem, oracle, start
         self.dw, self.db = dw, db
-        self.draw = problem.rows.predict(dw, db)
+        # Where hardly anything is left to gain, predictions that are computed afresh differ by
+        # rounding from those along the line, and so would the objective.
+        by_visit = problem.visits_once and -slope > _FINE * abs(value)
+        self._draw: RowVector = None if by_visit else problem.rows.predict(dw, db)
+        self._visited: tuple[float, Evaluation] | None = None
         self.n_trials = 0
         self.error: NonFiniteLossError | None = None  # the last trial that had no value
         self.origin = Along(0.0, value, slope, start, None)
+
+    @property
+    def draw(self) -> RowVector:
+        """How predictions move with t; read off a visit, where there was one."""
+        if self._draw is None:
+            rows = self.problem.rows
+            if self._visited is None or self._visited[0] < 1.0:  # so near that digits were lost
+                self._draw = rows.predict(self.dw, self.db)
+            else:
+                t, there = self._visited
+                self._draw = rows.scaled(rows.add(there.raw, self.start.raw, -1.0), 1.0 / t)
+        return self._draw
+
+    @property
+    def passes(self) -> float:
+        """What the search has read of the data: half a pass for predictions, one for a visit."""
+        return 0.5 if self._visited is None else 1.0
+
+    def _visit(self, t: float) -> Along:
+        """The point at length t, and the gradient there, by a visit to the data."""
+        problem, start = self.problem, self.start
+        w, b = start.w + t * self.dw, start.b + t * self.db
+        ev, q, g = problem.visit(w, b, self.oracle)
+        self._visited = t, ev
+        value = problem.primal(w, ev.losses, q)
+        slope = float(np.vdot(g.w + problem.mu * w, self.dw) + np.dot(g.b, self.db))
+        return Along(t, value, slope, ev, q, g)
 
     def at(self, t: float) -> Along:
         """The point at length t; infinitely high where the losses are not finite."""
         self.n_trials += 1
         problem, start = self.problem, self.start
         try:
+            if self._draw is None and self.n_trials == 1:
+                return self._visit(t)
             raw = problem.rows.add(start.raw, self.draw, t)
             ev = problem.evaluate(start.w + t * self.dw, start.b + t * self.db, raw)
         except NonFiniteLossError as error:

@@ -94,7 +94,7 @@ class Rounds:
         iterations, tables = self.iterations, self.tables
         losses, slopes, raw = self._visit
         w, b = iterations.point
-        tables.rows.visit(tables.problem.loss, w, b, losses, slopes, raw)
+        tables.rows.fill(tables.problem.loss, w, b, losses, slopes, raw)
         iterations.fill(Evaluation(w, b, raw[:, None], losses, slopes[:, None]), "exact")
         self._sum_up(is_fresh=True)
 

@@ -120,6 +120,14 @@ class DualOracle:
         """The number that goes with the family."""
         return 0.0
 
+    def guess(self, c: float) -> tuple[int, float, float]:
+        """What can be said of weights before the losses are known: a kind, a threshold and the cap.
+
+        The kinds are those of ``kernels/visits.hpp``; 0 is for no guess, and NaN for a threshold
+        that is not known yet.
+        """
+        return 0, np.nan, np.inf
+
     def weights(self, u: Vector, c: float) -> Vector:
         """``argmax over q in Q of <u, q> - c Omega(q)``."""
         q = np.empty(self.p.shape[0])

@@ -9,7 +9,14 @@ import numpy as np
 from drago import kernels
 from drago._validation import check_number
 from drago.terms.divergences import Divergence
-from drago.terms.uncertainty.base import EMPTY, DualOracle, Response, UncertaintySet, Vector
+from drago.terms.uncertainty.base import (
+    EMPTY,
+    DualOracle,
+    Response,
+    UncertaintySet,
+    Vector,
+    price,
+)
 
 # Relative distance to the cap below which a weight counts as lying on it.
 ON_BOUND = 1e-12
@@ -87,6 +94,13 @@ class CappedOracle(DualOracle):
     def remembered(self, c: float) -> float:
         """The last threshold, worth remembering only on the same problem scale; otherwise NaN."""
         return self._tau if 0.5 * self._c <= c <= 2.0 * self._c else np.nan
+
+    def guess(self, c: float) -> tuple[int, float, float]:
+        if self.cap <= 1:
+            return 1, -np.inf, 1.0  # all rows are at the cap
+        if price(c) == 0:
+            return super().guess(c)
+        return 1 if self.divergence.is_chi2 else 2, self.remembered(c), self.cap
 
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         tau, is_chi2 = self.remembered(c), self.divergence.is_chi2

@@ -1,0 +1,34 @@
+// Work on parts, by a few threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "views.hpp"
+
+namespace drago {
+
+// Calls work(k) for the parts k < count. What a part computes must not depend on who does it; then
+// the number of threads changes no bit. Threads end with the call: a process may fork after it.
+template <class Work>
+void in_parts(Index count, Index n_threads, Work work) {
+    std::atomic<Index> next{0};
+    const auto take = [&] {
+        for (Index k; (k = next.fetch_add(1)) < count;) work(k);
+    };
+    std::vector<std::thread> others;
+    for (Index t = std::min(n_threads, count) - 1; t > 0; --t) {
+        try {
+            others.emplace_back(take);
+        } catch (const std::exception&) {
+            break;  // no more threads to be had: this one does the rest
+        }
+    }
+    take();
+    for (std::thread& other : others) other.join();
+}
+
+}  // namespace drago

@@ -1,0 +1,338 @@
+// One reading of X: predictions, losses, slopes s, and the gradient at weights that are guessed.
+//
+// The weights of a capped simplex are known up to a threshold tau,
+//
+//     chi2:  q_i = p_i clip((l_i - tau) / nu, 0, cap)
+//     KL:    q_i = p_i min(exp((l_i - tau) / nu), cap)
+//
+// and tau is known when all losses are. With a guess of it, row i has the weights
+//
+//     chi2:  first_i = the q_i of the guess                 second_i = p_i if it is free, or 0
+//     KL:    first_i = the q_i of the guess if it is free   second_i = the q_i of the guess if not
+//
+// of which the exact ones are a combination, q_i = a first_i + b second_i, but for the rows that
+// change sides: (1, (tau' - tau) / nu) for chi2, (exp((tau' - tau) / nu), 1) for KL. So a visit
+// sums first_i s_i x_i and second_i s_i x_i while a few rows lie in the cache, and a gradient at
+// any weights q needs to read those rows alone whose weight is not the combination:
+//
+//     sum q_i s_i x_i = a sum first_i s_i x_i + b sum second_i s_i x_i + sum rest_i s_i x_i.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "blocks.hpp"
+#include "losses.hpp"
+#include "math.hpp"
+#include "rows.hpp"
+#include "threads.hpp"
+#include "views.hpp"
+
+namespace drago {
+
+enum GuessKind : int { NO_GUESS = 0, CHI2_GUESS = 1, KL_GUESS = 2 };
+
+struct Guess {
+    int kind;
+    double tau, nu, cap;
+};
+
+struct Guessed {
+    double first, second;
+};
+
+template <int kind>
+DRAGO_INLINE Guessed guessed(double tau, double inverse, double cap, double loss, double p) {
+    const double x = (loss - tau) * inverse;
+    if constexpr (kind == CHI2_GUESS) {
+        const bool is_free = (x > 0.0) & (x < cap);
+        return {p * std::min(std::max(x, 0.0), cap), is_free ? p : 0.0};
+    } else if constexpr (kind == KL_GUESS) {
+        const double ratio = exp_fast(std::min(x, 709.0));
+        return {ratio < cap ? p * ratio : 0.0, ratio < cap ? 0.0 : p * cap};
+    } else {
+        (void)x, (void)p;
+        return {0.0, 0.0};
+    }
+}
+
+// `f(tag)` with the kind as the type's constant `tag.value`.
+template <class F>
+DRAGO_INLINE void with_kind(int kind, F&& f) {
+    if (kind == CHI2_GUESS) return f(std::integral_constant<int, CHI2_GUESS>{});
+    if (kind == KL_GUESS) return f(std::integral_constant<int, KL_GUESS>{});
+    f(std::integral_constant<int, NO_GUESS>{});
+}
+
+// The rows of a dense matrix.
+template <class T>
+struct DenseRows {
+    using Entry = T;
+    Visited<T> visited;
+    Following<T> all;
+
+    explicit DenseRows(Mat<const T> X)
+        : visited(X), all(visited(Neighbours{0, X.rows, 0})) {}
+
+    Index some() const { return visited.some; }
+    void predict(Index first, Index last, const double* w, double* z) const {
+        drago::predict(all, first, last, w, 0.0, z);
+    }
+    template <bool asks>
+    void add(std::int64_t* rows, const double* c, Index size, double* out) const {
+        sum_up<asks>(visited(Picked{rows, nullptr, size}), 0, size, c, out);
+    }
+};
+
+// The rows of a CSR matrix.
+template <class T, class I>
+struct SparseRows {
+    Csr<T, I> X;
+
+    Index some() const { return MOST; }
+    void predict(Index first, Index last, const double* w, double* z) const {
+        const T* __restrict data = X.data.data;
+        const I* __restrict indices = X.indices.data;
+        for (Index r = first; r < last; ++r, ++z) {
+            const Index begin = X.indptr[r], end = X.indptr[r + 1];
+            double total = 0.0;
+#pragma omp simd reduction(+ : total)
+            for (Index j = begin; j < end; ++j) total += data[j] * w[indices[j]];
+            *z = total;
+        }
+    }
+    template <bool asks>
+    void add(std::int64_t* rows, const double* c, Index size, double* out) const {
+        const T* __restrict data = X.data.data;
+        const I* __restrict indices = X.indices.data;
+        for (Index r = 0; r < size; ++r) {
+            const Index begin = X.indptr[rows[r]], end = X.indptr[rows[r] + 1];
+            const double weight = c[r];
+            for (Index j = begin; j < end; ++j) out[indices[j]] += data[j] * weight;
+        }
+    }
+};
+
+// Rows with a weight, and these weights; with room for `most`.
+template <Index most>
+struct Weighted {
+    std::int64_t rows[most];
+    double weights[most];
+    Index size = 0;
+
+    // Without a branch: there is no telling which rows have a weight.
+    DRAGO_INLINE void add(Index row, double weight) {
+        rows[size] = row;
+        weights[size] = weight;
+        size += weight != 0.0;
+    }
+    double total() const {
+        double sum = 0.0;
+        for (Index r = 0; r < size; ++r) sum += weights[r];
+        return sum;
+    }
+};
+
+// Vectors of the rows that a visit reads and fills.
+struct Seen {
+    In y, p, baseline;
+    Out raw, losses, slopes;
+};
+
+// How many losses or slopes are not finite, and the sum of the guessed weights: of a bad guess it
+// may be so far from 1 that sums lose their digits.
+struct Tally {
+    Index bad = 0;
+    double mass = 0.0;
+};
+
+// What a visit to the rows lo to hi adds to `first` and `second`, of one entry more than there are
+// features: the last is the sum without x.
+template <class Rows>
+inline Tally visit_part(const Rows& rows, Index lo, Index hi, const Model& model,
+                        const Guess& guess, const Seen& seen, Out first, Out second) {
+    const Index d = first.size - 1;
+    const double inverse = 1.0 / guess.nu;
+    Tally tally;
+    for (Index start = lo; start < hi; start += rows.some()) {
+        const Index size = std::min(rows.some(), hi - start);
+        const In y = seen.y.part(start, start + size), p = seen.p.part(start, start + size);
+        const Out raw = seen.raw.part(start, start + size);
+        const Out losses = seen.losses.part(start, start + size);
+        const Out slopes = seen.slopes.part(start, start + size);
+        rows.predict(start, start + size, model.w, raw.data);
+        // Added last: next to a large intercept each term of the product would be rounded.
+        for (Index r = 0; r < size; ++r) raw[r] += model.b;
+        single_output(model.code, model.parameter, y, raw, losses, slopes);
+        if (!seen.baseline.empty()) {
+            const double* less = seen.baseline.data + start;
+#pragma omp simd
+            for (Index r = 0; r < size; ++r) losses[r] -= less[r];
+        }
+        // Infinity less itself is no number either.
+        for (Index r = 0; r < size; ++r) {
+            const double none = (losses[r] - losses[r]) + (slopes[r] - slopes[r]);
+            tally.bad += none != 0.0;
+        }
+        if (guess.kind == NO_GUESS) continue;
+        with_kind(guess.kind, [&](auto tag) {
+            double one[MOST], two[MOST];
+            const double *__restrict l = losses.data, *__restrict s = slopes.data;
+            const double* __restrict nominal = p.data;
+            constexpr int kind = decltype(tag)::value;
+#pragma GCC ivdep
+            for (Index r = 0; r < size; ++r) {
+                const Guessed here = guessed<kind>(guess.tau, inverse, guess.cap, l[r], nominal[r]);
+                one[r] = here.first;
+                two[r] = here.second;
+            }
+            const auto [all, capped] = sums<2>(size, [&](Index r) DRAGO_INLINED {
+                return std::array<double, 2>{one[r], two[r]};
+            });
+            tally.mass += kind == KL_GUESS ? all + capped : all;
+#pragma GCC ivdep
+            for (Index r = 0; r < size; ++r) one[r] *= s[r], two[r] *= s[r];
+            Weighted<MOST> some, others;
+            for (Index r = 0; r < size; ++r) {
+                some.add(start + r, one[r]);
+                others.add(start + r, two[r]);
+            }
+            rows.template add<false>(some.rows, some.weights, some.size, first.data);
+            rows.template add<false>(others.rows, others.weights, others.size, second.data);
+            first[d] += some.total();
+            second[d] += others.total();
+        });
+    }
+    return tally;
+}
+
+// Vectors of the rows that a gradient reads.
+struct Weighing {
+    In p, q, losses, slopes;
+};
+
+// How the exact weights follow from the guessed ones: q = a first + b second.
+struct Combined {
+    double a, b;
+};
+
+// Sums for that, over rows lo to hi that are free for the guess and for q: of q - first and p for
+// chi2, of q and first for KL.
+template <int kind>
+inline std::array<double, 2> combining(const Guess& guess, const Weighing& of, Index lo,
+                                       Index hi) {
+    const double *__restrict loss = of.losses.data + lo, *__restrict nominal = of.p.data + lo;
+    const double* __restrict weight = of.q.data + lo;
+    const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
+    return sums<2>(hi - lo, [=](Index i) DRAGO_INLINED {
+        const double p = nominal[i], q = weight[i];
+        const Guessed here = guessed<kind>(tau, inverse, cap, loss[i], p);
+        const bool inside = (q > 0.0) & (q < p * cap);
+        if constexpr (kind == CHI2_GUESS) {
+            const bool both = inside & (here.second > 0.0);
+            return std::array<double, 2>{both ? q - here.first : 0.0, both ? p : 0.0};
+        } else {
+            const bool both = inside & (here.first > 0.0);
+            return std::array<double, 2>{both ? q : 0.0, both ? here.first : 0.0};
+        }
+    });
+}
+
+// out += the sum over the rows lo to hi of rest_i s_i x_i, its last entry without x.
+//
+// The rest is what rounding may make of a weight that is the combination: a few units in the last
+// place of the weight, or of p_i for one near a bound, where its digits come from the bound's.
+template <int kind, class Rows>
+inline void add_rest(const Rows& rows, Index lo, Index hi, const Guess& guess, Combined with,
+                     const Weighing& of, Out out) {
+    constexpr double roundings = 64 * std::numeric_limits<double>::epsilon();
+    constexpr Index together = 1024;
+    const Index d = out.size - 1;
+    const double inverse = 1.0 / guess.nu;
+    for (Index start = lo; start < hi; start += together) {
+        const Index size = std::min(together, hi - start);
+        const double *__restrict loss = of.losses.data + start, *__restrict q = of.q.data + start;
+        const double *__restrict nominal = of.p.data + start;
+        const double* __restrict slope = of.slopes.data + start;
+        double rest[together];
+#pragma GCC ivdep
+        for (Index r = 0; r < size; ++r) {
+            const Guessed here = guessed<kind>(guess.tau, inverse, guess.cap, loss[r], nominal[r]);
+            const double left = kind == NO_GUESS
+                                    ? q[r]
+                                    : (q[r] - with.a * here.first) - with.b * here.second;
+            const double allowed = kind == NO_GUESS ? 0.0 : roundings * (q[r] + nominal[r]);
+            rest[r] = std::fabs(left) > allowed ? left * slope[r] : 0.0;
+        }
+        Weighted<together> some;
+        for (Index r = 0; r < size; ++r) some.add(start + r, rest[r]);
+        rows.template add<true>(some.rows, some.weights, some.size, out.data);
+        out[d] += some.total();
+    }
+}
+
+// Rows in parts of about equal work, as sizes alone say: bits do not depend on threads.
+struct Parts {
+    Index n, count;
+
+    Index begin(Index k) const { return n / count * k + std::min(k, n % count); }
+};
+
+// out = the sum of its rows in `partial`, in their order.
+inline void sum_parts(Mat<const double> partial, Out out) {
+    std::fill_n(out.data, out.size, 0.0);
+    for (Index k = 0; k < partial.rows; ++k)
+        for (Index j = 0; j < out.size; ++j) out[j] += partial(k, j);
+}
+
+template <class Rows>
+inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& model,
+                   const Guess& guess, const Seen& seen, Out first, Out second) {
+    const Index m = first.size;
+    Scratch room(2 * m * parts.count, 0.0);
+    const Mat<double> one(room.data(), parts.count, m);
+    const Mat<double> two(room.data() + m * parts.count, parts.count, m);
+    std::vector<Tally> tallies(parts.count);
+    in_parts(parts.count, n_threads, [&](Index k) {
+        tallies[k] = visit_part(rows, parts.begin(k), parts.begin(k + 1), model, guess, seen,
+                                {one.row(k), m}, {two.row(k), m});
+    });
+    sum_parts(one, first);
+    sum_parts(two, second);
+    Tally total;
+    for (const Tally& each : tallies) total.bad += each.bad, total.mass += each.mass;
+    return total;
+}
+
+// out = the gradient sum q_i s_i x_i, its last entry without x.
+template <class Rows>
+inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const Guess& guess,
+                           const Weighing& of, In first, In second, Out out) {
+    const Index m = out.size;
+    with_kind(guess.kind, [&](auto tag) {
+        constexpr int kind = decltype(tag)::value;
+        Combined with{1.0, kind == KL_GUESS ? 1.0 : 0.0};
+        if constexpr (kind != NO_GUESS) {
+            std::vector<std::array<double, 2>> found(parts.count);
+            in_parts(parts.count, n_threads, [&](Index k) {
+                found[k] = combining<kind>(guess, of, parts.begin(k), parts.begin(k + 1));
+            });
+            double over = 0.0, under = 0.0;
+            for (const auto& each : found) over += each[0], under += each[1];
+            if (under > 0.0) (kind == CHI2_GUESS ? with.b : with.a) = over / under;
+        }
+        Scratch room(m * parts.count, 0.0);
+        const Mat<double> partial(room.data(), parts.count, m);
+        in_parts(parts.count, n_threads, [&](Index k) {
+            add_rest<kind>(rows, parts.begin(k), parts.begin(k + 1), guess, with, of,
+                           {partial.row(k), m});
+        });
+        sum_parts(partial, out);
+        if constexpr (kind != NO_GUESS)
+            for (Index j = 0; j < m; ++j) out[j] += with.a * first[j] + with.b * second[j];
+    });
+}
+
+}  // namespace drago

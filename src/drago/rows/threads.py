@@ -1,0 +1,48 @@
+"""How many threads visits to rows in arrays take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+# Entries of X from which a second thread gains more than it costs.
+_LARGE = 1 << 20
+_limit: ContextVar[int | None] = ContextVar("limit", default=None)
+
+
+@contextmanager
+def limited(n_threads: int | None) -> Iterator[None]:
+    """No more threads than that for visits within; None leaves it as it is."""
+    token = None if n_threads is None else _limit.set(n_threads)
+    try:
+        yield
+    finally:
+        if token is not None:
+            _limit.reset(token)
+
+
+def threads_for(n_entries: int, n_threads: int | None = None) -> int:
+    """As many threads as a visit that reads so many numbers shall have.
+
+    One on small data. On large data as many as were asked for, or all cores that the process may
+    use, but for ``OMP_NUM_THREADS``, which limits them, and workers of joblib, which get one each.
+    """
+    if n_entries < _LARGE:
+        return 1
+    asked = _limit.get() if n_threads is None else n_threads
+    return _available() if asked is None else asked
+
+
+def _available() -> int:
+    joblib = sys.modules.get("joblib")
+    if joblib is not None and joblib.parallel.get_active_backend()[0].nesting_level:
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1  # pragma: no cover
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit)) if limit.isdecimal() and int(limit) > 0 else cores
