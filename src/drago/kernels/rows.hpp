@@ -84,6 +84,26 @@ inline void accumulate_rows(Mat<const T> X, Vec<const std::int64_t> index, In c,
     for (Index r = whole; r < n; ++r) add_row(X.row(index[r]), d, c[index[r]], out.data);
 }
 
+// The rows first to last of out = those of X that are listed, each times its factor if there are
+// any.
+template <class T, class S>
+inline void gather_rows(Mat<const T> X, Vec<const std::int64_t> index, In factors, Index first,
+                        Index last, Mat<S> out) {
+    const Index d = X.cols, ahead = 2 * ahead_picked(X);
+    for (Index r = first; r < last; ++r) {
+        if (r + ahead < index.size) ask(X.row(index[r + ahead]), d);
+        const T* __restrict from = X.row(index[r]);
+        S* __restrict to = out.row(r);
+        if (factors.empty()) {
+            std::copy(from, from + d, to);
+            continue;
+        }
+        const double factor = factors[r];
+#pragma omp simd
+        for (Index j = 0; j < d; ++j) to[j] = static_cast<S>(from[j] * factor);
+    }
+}
+
 // A matrix of rows as lists of their entries.
 template <class T, class I>
 struct Csr {

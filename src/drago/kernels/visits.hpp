@@ -141,11 +141,10 @@ struct Seen {
     Out raw, losses, slopes;
 };
 
-// How many losses or slopes are not finite, and the sum of the guessed weights: of a bad guess it
-// may be so far from 1 that sums lose their digits.
+// How many losses or slopes are not finite, and the sums of the two kinds of guessed weights.
 struct Tally {
     Index bad = 0;
-    double mass = 0.0;
+    double first = 0.0, second = 0.0;
 };
 
 // What a visit to the rows lo to hi adds to `first` and `second`, of one entry more than there are
@@ -188,10 +187,11 @@ inline Tally visit_part(const Rows& rows, Index lo, Index hi, const Model& model
                 one[r] = here.first;
                 two[r] = here.second;
             }
-            const auto [all, capped] = sums<2>(size, [&](Index r) DRAGO_INLINED {
+            const auto [sum, other] = sums<2>(size, [&](Index r) DRAGO_INLINED {
                 return std::array<double, 2>{one[r], two[r]};
             });
-            tally.mass += kind == KL_GUESS ? all + capped : all;
+            tally.first += sum;
+            tally.second += other;
 #pragma GCC ivdep
             for (Index r = 0; r < size; ++r) one[r] *= s[r], two[r] *= s[r];
             Weighted<MOST> some, others;
@@ -218,24 +218,31 @@ struct Combined {
     double a, b;
 };
 
+// Rows that say it well enough: the mean over them has lost no digits.
+inline constexpr double ENOUGH = 256;
+// Combined weights that sum to more lose digits where they cancel: then the guess is not used.
+inline constexpr double HEAVIEST = 8;
+
 // Sums for that, over rows lo to hi that are free for the guess and for q: of q - first and p for
-// chi2, of q and first for KL.
+// chi2, of q and first for KL; and how many these are.
 template <int kind>
-inline std::array<double, 2> combining(const Guess& guess, const Weighing& of, Index lo,
+inline std::array<double, 3> combining(const Guess& guess, const Weighing& of, Index lo,
                                        Index hi) {
     const double *__restrict loss = of.losses.data + lo, *__restrict nominal = of.p.data + lo;
     const double* __restrict weight = of.q.data + lo;
     const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
-    return sums<2>(hi - lo, [=](Index i) DRAGO_INLINED {
+    return sums<3>(hi - lo, [=](Index i) DRAGO_INLINED {
         const double p = nominal[i], q = weight[i];
         const Guessed here = guessed<kind>(tau, inverse, cap, loss[i], p);
         const bool inside = (q > 0.0) & (q < p * cap);
         if constexpr (kind == CHI2_GUESS) {
             const bool both = inside & (here.second > 0.0);
-            return std::array<double, 2>{both ? q - here.first : 0.0, both ? p : 0.0};
+            return std::array<double, 3>{both ? q - here.first : 0.0, both ? p : 0.0,
+                                         both ? 1.0 : 0.0};
         } else {
             const bool both = inside & (here.first > 0.0);
-            return std::array<double, 2>{both ? q : 0.0, both ? here.first : 0.0};
+            return std::array<double, 3>{both ? q : 0.0, both ? here.first : 0.0,
+                                         both ? 1.0 : 0.0};
         }
     });
 }
@@ -260,9 +267,9 @@ inline void add_rest(const Rows& rows, Index lo, Index hi, const Guess& guess, C
 #pragma GCC ivdep
         for (Index r = 0; r < size; ++r) {
             const Guessed here = guessed<kind>(guess.tau, inverse, guess.cap, loss[r], nominal[r]);
-            const double left = kind == NO_GUESS
-                                    ? q[r]
-                                    : (q[r] - with.a * here.first) - with.b * here.second;
+            const double one = with.a == 0.0 ? 0.0 : with.a * here.first;
+            const double two = with.b == 0.0 ? 0.0 : with.b * here.second;
+            const double left = kind == NO_GUESS ? q[r] : (q[r] - one) - two;
             const double allowed = kind == NO_GUESS ? 0.0 : roundings * (q[r] + nominal[r]);
             rest[r] = std::fabs(left) > allowed ? left * slope[r] : 0.0;
         }
@@ -302,26 +309,32 @@ inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& 
     sum_parts(one, first);
     sum_parts(two, second);
     Tally total;
-    for (const Tally& each : tallies) total.bad += each.bad, total.mass += each.mass;
+    for (const Tally& each : tallies) {
+        total.bad += each.bad;
+        total.first += each.first;
+        total.second += each.second;
+    }
     return total;
 }
 
-// out = the gradient sum q_i s_i x_i, its last entry without x.
+// out = the gradient sum q_i s_i x_i, its last entry without x; after a visit that found `tally`.
 template <class Rows>
 inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const Guess& guess,
-                           const Weighing& of, In first, In second, Out out) {
+                           const Weighing& of, const Tally& tally, In first, In second, Out out) {
     const Index m = out.size;
     with_kind(guess.kind, [&](auto tag) {
         constexpr int kind = decltype(tag)::value;
         Combined with{1.0, kind == KL_GUESS ? 1.0 : 0.0};
         if constexpr (kind != NO_GUESS) {
-            std::vector<std::array<double, 2>> found(parts.count);
-            in_parts(parts.count, n_threads, [&](Index k) {
-                found[k] = combining<kind>(guess, of, parts.begin(k), parts.begin(k + 1));
-            });
-            double over = 0.0, under = 0.0;
-            for (const auto& each : found) over += each[0], under += each[1];
+            // All rows that are free in both say the same; those of a few parts will do.
+            double over = 0.0, under = 0.0, count = 0.0;
+            for (Index k = 0; k < parts.count && count < ENOUGH; ++k) {
+                const auto found = combining<kind>(guess, of, parts.begin(k), parts.begin(k + 1));
+                over += found[0], under += found[1], count += found[2];
+            }
             if (under > 0.0) (kind == CHI2_GUESS ? with.b : with.a) = over / under;
+            if (!(with.a * tally.first + std::fabs(with.b) * tally.second <= HEAVIEST))
+                with = {0.0, 0.0};
         }
         Scratch room(m * parts.count, 0.0);
         const Mat<double> partial(room.data(), parts.count, m);
@@ -330,8 +343,11 @@ inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const
                            {partial.row(k), m});
         });
         sum_parts(partial, out);
-        if constexpr (kind != NO_GUESS)
-            for (Index j = 0; j < m; ++j) out[j] += with.a * first[j] + with.b * second[j];
+        // Sums that are not used need not be finite.
+        for (Index j = 0; kind != NO_GUESS && j < m; ++j) {
+            if (with.a != 0.0) out[j] += with.a * first[j];
+            if (with.b != 0.0) out[j] += with.b * second[j];
+        }
     });
 }
 

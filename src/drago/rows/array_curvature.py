@@ -30,11 +30,11 @@ class Chosen:
             self._features = intercept, found
         return self._features[1]
 
-    def dense(self, rows: ArrayCurvature, part: slice) -> Matrix:
-        """Some of them without the 1, as an array to be written to."""
+    def scaled(self, rows: ArrayCurvature, part: slice, factors: Vector) -> Matrix:
+        """Some of them without the 1, each times its factor."""
         if self._features is None:
-            return rows.dense(self.index[part])
-        return self._features[1][part, : rows.n_features].copy()
+            return rows.scaled_rows(self.index[part], factors)
+        return self._features[1][part, : rows.n_features] * factors[:, None]
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> Chosen:
         """Some of them."""
@@ -53,6 +53,10 @@ class ArrayCurvature(RowStore):
 
     def dense(self, index: Index) -> Matrix:
         """Some rows of X as a dense float64 array."""
+        raise NotImplementedError  # pragma: no cover
+
+    def scaled_rows(self, index: Index, factors: Vector) -> Matrix:
+        """The same, each times its factor."""
         raise NotImplementedError  # pragma: no cover
 
     def weighted_sum(self, c: Matrix) -> Matrix:
@@ -90,8 +94,7 @@ class ArrayCurvature(RowStore):
         for k in range(0, index.size, step):
             part = slice(k, k + step)
             root = np.sqrt(weight[index[part]])
-            rows = chosen.dense(self, part)
-            rows *= root[:, None]
+            rows = chosen.scaled(self, part, root)
             out[:d, :d] += rows.T @ rows
             if intercept:
                 out[d, :d] += root @ rows

@@ -15,7 +15,7 @@ Coefficients, gradients and matrices of the features are small, and NumPy arrays
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from drago.rows.evaluation import Gradient as Gradient
 from drago.rows.evaluation import NonFiniteLossError as NonFiniteLossError
 from drago.rows.evaluation import Visit as Visit
 from drago.rows.factor import Factor
+from drago.rows.kinds import is_a as is_a
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -36,18 +37,6 @@ Index = npt.NDArray[np.int64]
 """Numbers of a few rows."""
 Kept = npt.NDArray[np.bool_] | None
 """Which of the rows that were given have weight; None for all of them."""
-
-Operation = TypeVar("Operation", bound=Callable[..., Any])
-
-
-def is_a(kind: str) -> Callable[[Operation], Operation]:
-    """Say of an operation what it does with the parts of the rows."""
-
-    def mark(operation: Operation) -> Operation:
-        operation.kind = kind  # type: ignore[attr-defined]
-        return operation
-
-    return mark
 
 
 class RowStore:
@@ -104,6 +93,10 @@ class RowStore:
 
     def has_cheap_gram(self, loss: Any) -> bool:
         """Whether the Gram matrix of all rows takes no longer than that of a few."""
+        return False
+
+    def visits_once(self, loss: Any, n_outputs: int) -> bool:
+        """Whether `visit` reads X once, and little more of it."""
         return False
 
     @property
@@ -178,10 +171,6 @@ class RowStore:
         ev = self.evaluate(loss, w, b)
         q = oracle.weights(ev.losses, nu)
         return Visit(ev, q, self.gradient(ev.dlosses, q))
-
-    def visits_once(self, loss: Any, n_outputs: int) -> bool:
-        """Whether `visit` reads X once, and little more of it."""
-        return False
 
     @is_a("map")
     def apply(self, loss: Any, raw: RowVector) -> tuple[RowVector, RowVector]:

@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drago import kernels
-from drago._validation import are_finite, check_groups, check_vector, locked
-from drago.rows.array_curvature import ArrayCurvature
+from drago._validation import check_groups, check_vector, locked
+from drago.rows.array_visits import NONE, ArrayVisits
 from drago.rows.base import (
-    Evaluation,
-    Gradient,
     Index,
     Kept,
     Matrix,
-    NonFiniteLossError,
     Vector,
-    Visit,
 )
 from drago.rows.tables.arrays import ArrayTables
-from drago.rows.threads import threads_for
 
 Array = npt.NDArray[Any]
 
-# Entries of a block of X that is converted to float64 at a time.
-_CHUNK = 1 << 18
-# Share of the rows below which they are worth being picked out of a matrix that large, and how
-# many are looked at to tell.
-_FEW = 0.25
-LARGE = 1 << 22
-_STRIDE = 61
-# Entries of X in a part that a thread takes at once.
-_AT_ONCE = 1 << 19
-# Rows that a first guess of the weights comes from, where there are many more.
-_GUESSED_FROM = 4096
 # Entries of a vector at a time where temporary ones would be as long as the data.
 _PART = 1 << 16
-_NONE = locked(np.empty(0))
-# Guessed weights: their kind, threshold and cap. Of a sum greater than this they are of no use.
-_NO_GUESS = (0, 0.0, np.inf)
-_TOO_HEAVY = 8.0
 
 
-class _Seen(NamedTuple):
-    """What a reading of X tells: losses, how many are not finite, and sums at guessed weights."""
-
-    evaluation: Evaluation
-    n_bad: int
-    mass: float
-    first: Vector
-    second: Vector
-
-
-class ArrayRows(ArrayCurvature):
+class ArrayRows(ArrayVisits):
     """The rows of arrays.
 
     Parameters
@@ -115,7 +84,7 @@ class ArrayRows(ArrayCurvature):
     @property
     def kernel_baseline(self) -> Vector:
         """The baseline as kernels take it: empty where there is none."""
-        return _NONE if self.baseline is None else self.baseline
+        return NONE if self.baseline is None else self.baseline
 
     @cached_property
     def norms(self) -> Vector:
@@ -163,8 +132,7 @@ class ArrayRows(ArrayCurvature):
         p = self.p[index]
         p /= p.sum()
         groups = None if self.groups is None else check_groups(self.groups[index], p.size)
-        # Of dense rows `take` is far quicker than an index.
-        X = self.X[index] if self.is_sparse else self.X.take(index, axis=0)
+        X = self.X[index] if self.is_sparse else self._gathered(index, self.X.dtype)
         baseline = None if self.baseline is None else self.baseline[index]
         return ArrayRows(X, self.y[index], p, groups, baseline)
 
@@ -199,204 +167,6 @@ class ArrayRows(ArrayCurvature):
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> ArrayTables:
         return ArrayTables(self, problem, kind, count, n_threads)
-
-    # ------------------------------------------------------------------------ visits to X
-
-    def _chunks(self) -> list[slice]:
-        rows = max(1, _CHUNK // self.n_features)
-        return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
-
-    def predict(self, w: Matrix, b: Vector) -> Matrix:
-        X = self.X
-        if not w.any():
-            raw = np.empty((self.n_samples, b.size))
-            raw[:] = b
-            return raw
-        if X.dtype == np.float64:
-            product = X @ (w[:, 0] if w.shape[1] == 1 else w)
-            raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
-        else:
-            raw = np.empty((self.n_samples, w.shape[1]))
-            for rows in self._chunks():
-                raw[rows] = X[rows].astype(np.float64) @ w
-        if b.any():
-            raw = raw + b
-        return np.ascontiguousarray(raw)
-
-    def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
-        if raw is None and self.visits_once(loss, w.shape[1]) and w.any():
-            seen = self._read(loss, w, b, _NO_GUESS, 1.0)
-            if seen.n_bad == 0:
-                return seen.evaluation
-        raw = self.predict(w, b) if raw is None else raw
-        losses, dlosses = self.apply(loss, raw)
-        if not (are_finite(losses) and are_finite(dlosses)):
-            bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
-            i = int(np.argmax(bad))
-            raise NonFiniteLossError(
-                f"the loss {loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
-                f"first on row {i} at the raw prediction {raw[i]}; "
-                "check the loss, or scale the features and the target."
-            )
-        return Evaluation(w, b, raw, losses, dlosses)
-
-    def visits_once(self, loss: Any, n_outputs: int) -> bool:
-        if n_outputs > 1 or not loss.has_kernels:
-            return False
-        return self.is_sparse or bool(self.X.flags.c_contiguous)
-
-    def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
-        """X is read once, and then the rows alone whose weights were not as they were guessed."""
-        if not self.visits_once(loss, w.shape[1]):
-            return super().visit(loss, w, b, oracle, nu)
-        guess = self._guess(loss, w, b, oracle, nu)
-        seen = self._read(loss, w, b, guess, nu)
-        ev = seen.evaluation
-        if seen.n_bad:
-            ev = self.evaluate(loss, w, b)  # raises, and says which rows are to blame
-        q = oracle.weights(ev.losses, nu)
-        if not (guess[0] and seen.mass <= _TOO_HEAVY):
-            return Visit(ev, q, self.gradient(ev.dlosses, q))
-        found = self._gradient(
-            ev.dlosses, q, (ev.losses, *guess[:2], nu, guess[2], seen.first, seen.second)
-        )
-        return Visit(ev, q, found)
-
-    def _guess(
-        self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float
-    ) -> tuple[int, float, float]:
-        """What an oracle remembers, or finds for some of the rows."""
-        kind, tau, cap = oracle.guess(nu)
-        if kind and np.isnan(tau) and self.n_samples > 2 * _GUESSED_FROM:
-            step = np.arange(_GUESSED_FROM, dtype=np.int64)
-            some = self.take(step * self.n_samples // _GUESSED_FROM)
-            witness = some.oracle(oracle.uncertainty, oracle.divergence)
-            witness.weights(some.evaluate(loss, w, b).losses, nu)
-            tau = witness.guess(nu)[1]
-        return _NO_GUESS if np.isnan(tau) else (kind, tau, cap)
-
-    @cached_property
-    def _storage(self) -> tuple[Any, ...]:
-        """The arrays of X, as kernels take them."""
-        return (self.X.data, self.X.indices, self.X.indptr) if self.is_sparse else (self.X,)
-
-    @cached_property
-    def _n_parts(self) -> int:
-        """Parts of a visit, so that its sums do not depend on the number of threads."""
-        parts = self.n_entries // _AT_ONCE
-        if self.is_sparse:  # each has sums as long as there are features
-            parts = min(parts, self.n_entries // (8 * self.n_features))
-        return max(1, min(parts, self.n_samples // 64))
-
-    def _read(
-        self, loss: Any, w: Matrix, b: Vector, guess: tuple[int, float, float], nu: float
-    ) -> _Seen:
-        """All that one reading of X tells."""
-        n, m = self.n_samples, self.n_features + 1
-        raw, losses, slopes, first, second = (np.empty(size) for size in (n, n, n, m, m))
-        n_bad, mass = kernels.visit(
-            *self._storage,
-            self._n_parts,
-            threads_for(self.n_entries),
-            np.ascontiguousarray(w[:, 0]),
-            float(b[0]),
-            loss.code,
-            loss.parameter,
-            self.y,
-            self.p,
-            self.kernel_baseline,
-            *guess[:2],
-            nu,
-            guess[2],
-            raw,
-            losses,
-            slopes,
-            first,
-            second,
-        )
-        ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
-        return _Seen(ev, n_bad, mass, first, second)
-
-    def _gradient(self, dlosses: Matrix, q: Vector, guess: tuple[Any, ...]) -> Gradient:
-        """After a visit with a guess: its losses, the guess, and the sums."""
-        out = np.empty(self.n_features + 1)
-        losses, *more = guess
-        kernels.gradient_after(
-            *self._storage,
-            self._n_parts,
-            threads_for(self.n_entries),
-            self.p,
-            q,
-            losses,
-            dlosses[:, 0],
-            *more,
-            out,
-        )
-        return Gradient(out[:-1, None], out[-1:])
-
-    def apply(self, loss: Any, raw: Matrix) -> tuple[Vector, Matrix]:
-        losses, dlosses = loss.evaluate(self.y, raw)
-        return losses if self.baseline is None else losses - self.baseline, dlosses
-
-    def weighted_sum(self, c: Matrix) -> Matrix:
-        """``X' c`` in float64, shape (n_features, columns of c).
-
-        Rows of X whose entries of `c` are all 0, as those outside of a tail, are not visited where
-        they are many.
-        """
-        X = self.X
-        if self._are_few(c):
-            out = np.zeros(self.n_features)
-            kernels.accumulate_rows(X, np.flatnonzero(c[:, 0]), c[:, 0], out)
-            return out[:, None]
-        if X.dtype == np.float64:
-            product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)
-            return product[:, None] if product.ndim == 1 else product
-        out = np.zeros((self.n_features, c.shape[1]))
-        for rows in self._chunks():
-            out += X[rows].astype(np.float64).T @ c[rows]
-        return out
-
-    def _are_few(self, c: Matrix) -> bool:
-        """Whether to pick out the rows with an entry in `c`; judged by some of them."""
-        if c.shape[1] > 1 or self.is_sparse or self.n_entries < LARGE:
-            return False
-        some = c[::_STRIDE, 0]
-        return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)
-
-    def gradient(self, dlosses: Matrix, q: Vector) -> Gradient:
-        if dlosses.shape[1] == 1 and (self.is_sparse or self.X.flags.c_contiguous):
-            return self._gradient(dlosses, q, (q, *_NO_GUESS[:2], 1.0, np.inf, _NONE, _NONE))
-        if dlosses.shape[1] == 1:
-            weighted = q * dlosses[:, 0]
-            return Gradient(self.weighted_sum(weighted[:, None]), weighted.sum(keepdims=True))
-        weighted = q[:, None] * dlosses
-        return Gradient(self.weighted_sum(weighted), weighted.sum(axis=0))
-
-    def centre(self) -> Vector:
-        return self.weighted_sum(self.p[:, None])[:, 0]
-
-    def dense(self, index: Index) -> Matrix:
-        """Some rows of X as a dense float64 array."""
-        block = self.X[index].toarray() if self.is_sparse else self.X.take(index, axis=0)
-        return np.ascontiguousarray(block, dtype=np.float64)
-
-    def weighted_squares(self, q: Vector) -> Vector:
-        index = np.flatnonzero(q)
-        return q[index] @ self.dense(index) ** 2
-
-    def steepest_of(self, dlosses: Matrix, index: Index, lengths: Vector) -> float:
-        return float((np.linalg.norm(dlosses[index], axis=1) * lengths).max())
-
-    def drift(self, loss: Any, ev: Evaluation, index: Index, scale: float) -> float:
-        rows = self.X[index] if self.is_sparse else self.dense(index)
-        off = np.abs(rows @ ev.w + ev.b - ev.raw[index])
-        # What that makes of the losses, at most.
-        slope = np.abs(ev.dlosses[index])
-        if np.isfinite(loss.curvature):
-            slope = np.minimum(slope + loss.curvature * off, loss.lipschitz)
-        size = np.maximum(np.abs(ev.losses[index]), max(scale, np.finfo(float).tiny))
-        return float((slope * off / size[:, None]).max())
 
     # ------------------------------------------------------------------- vectors of the rows
 

@@ -27,13 +27,14 @@ def limited(n_threads: int | None) -> Iterator[None]:
 def threads_for(n_entries: int, n_threads: int | None = None) -> int:
     """As many threads as a visit that reads so many numbers shall have.
 
-    One on small data. On large data as many as were asked for, or all cores that the process may
-    use, but for ``OMP_NUM_THREADS``, which limits them, and workers of joblib, which get one each.
+    As many as were asked for. Otherwise one on small data, and on large data all cores that the
+    process may use, but for ``OMP_NUM_THREADS``, which limits them, and workers of joblib, which
+    get one each.
     """
-    if n_entries < _LARGE:
-        return 1
     asked = _limit.get() if n_threads is None else n_threads
-    return _available() if asked is None else asked
+    if asked is not None:
+        return asked
+    return 1 if n_entries < _LARGE else _available()
 
 
 def _available() -> int:

@@ -17,6 +17,7 @@ from drago.loop.resume import Checkpoints
 from drago.loop.threads import at_most
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
+from drago.rows.threads import limited
 from drago.solvers.baselines import LSVRG, SGD, Prospect
 from drago.solvers.choose import IN_METRIC, choose
 from drago.solvers.drago.method import Drago
@@ -102,7 +103,9 @@ def solve(
     checkpoint_every : float
         Seconds between two savings, at least.
     n_threads : int, optional
-        Threads of the passes over arrays; by default as many as pay.
+        Threads of the passes over arrays. By default one on small data, and on large data all
+        cores that the process may use, but no more than ``OMP_NUM_THREADS`` and one in a worker of
+        joblib. Their number changes no bit of visits to the rows.
     verbose : int
         1 prints a line for each certificate.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
@@ -168,7 +171,7 @@ def solve(
         others,
         why,
     )
-    with at_most(n_threads):
+    with at_most(n_threads), limited(n_threads):
         return loop.run(method)
 
 

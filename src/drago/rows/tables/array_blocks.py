@@ -12,7 +12,6 @@ whatever the number of threads, the result is the same to the last bit.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from drago import kernels
 from drago.rows.tables.base import NOTICEABLE
+from drago.rows.threads import threads_for
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -106,7 +106,7 @@ class ArrayBlocks:
             parts = min(parts, entries // (4 * count * d))
         parts = max(1, min(parts, min(sizes) // c))
         self._parts = [self._cut(size, parts) for size in sizes]
-        threads = _cores() if n_threads is None else n_threads
+        threads = threads_for(entries, n_threads)
         # A loss without kernels, as a user's function, holds the interpreter anyway.
         threads = min(threads, parts) if loss.has_kernels else 1
         if threads > 1:
@@ -412,13 +412,6 @@ class ArrayBlocks:
         else:
             rows = groups[lo // c : hi // c] if c > 1 else groups[lo:hi, 0]
         return rows.astype(np.float64, copy=False)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # pragma: no cover
 
 
 def _take(rows: Any, index: npt.NDArray[np.int64]) -> Any:

@@ -1,0 +1,271 @@
+"""Visits to rows of arrays: products with X, losses and gradients from one reading of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from drago import kernels
+from drago._validation import are_finite, locked
+from drago.rows.array_curvature import ArrayCurvature
+from drago.rows.base import (
+    Evaluation,
+    Gradient,
+    Index,
+    Matrix,
+    NonFiniteLossError,
+    Vector,
+    Visit,
+)
+from drago.rows.threads import threads_for
+
+Array = npt.NDArray[Any]
+
+# Entries of a block of X that is converted to float64 at a time.
+_CHUNK = 1 << 18
+# Share of the rows below which they are worth being picked out of a matrix that large, and how
+# many are looked at to tell.
+_FEW = 0.25
+LARGE = 1 << 22
+_STRIDE = 61
+# Entries of X in a part that a thread takes at once.
+_AT_ONCE = 1 << 19
+# Rows that a first guess of the weights comes from, where there are many more.
+_GUESSED_FROM = 4096
+NONE = locked(np.empty(0))
+
+
+class _Guess(NamedTuple):
+    """Weights before the losses are known: their kind, threshold, shift cost and cap."""
+
+    kind: int = 0
+    tau: float = 0.0
+    nu: float = 1.0
+    cap: float = np.inf
+
+
+_NO_GUESS = _Guess()
+
+
+class _Seen(NamedTuple):
+    """What a reading of X tells: losses, how many are not finite, and sums at guessed weights."""
+
+    evaluation: Evaluation
+    n_bad: int
+    masses: tuple[float, float]
+    first: Vector
+    second: Vector
+
+
+class ArrayVisits(ArrayCurvature):
+    """What `drago.rows.memory.ArrayRows` reads of X."""
+
+    X: Any
+
+    def _chunks(self) -> list[slice]:
+        rows = max(1, _CHUNK // self.n_features)
+        return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
+
+    def predict(self, w: Matrix, b: Vector) -> Matrix:
+        X = self.X
+        if not w.any():
+            raw = np.empty((self.n_samples, b.size))
+            raw[:] = b
+            return raw
+        if X.dtype == np.float64:
+            product = X @ (w[:, 0] if w.shape[1] == 1 else w)
+            raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
+        else:
+            raw = np.empty((self.n_samples, w.shape[1]))
+            for rows in self._chunks():
+                raw[rows] = X[rows].astype(np.float64) @ w
+        if b.any():
+            raw = raw + b
+        return np.ascontiguousarray(raw)
+
+    def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
+        if raw is None and self.visits_once(loss, w.shape[1]) and w.any():
+            seen = self._read(loss, w, b, _NO_GUESS)
+            if seen.n_bad == 0:
+                return seen.evaluation
+        raw = self.predict(w, b) if raw is None else raw
+        losses, dlosses = self.apply(loss, raw)
+        if not (are_finite(losses) and are_finite(dlosses)):
+            bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
+            i = int(np.argmax(bad))
+            raise NonFiniteLossError(
+                f"the loss {loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
+                f"first on row {i} at the raw prediction {raw[i]}; "
+                "check the loss, or scale the features and the target."
+            )
+        return Evaluation(w, b, raw, losses, dlosses)
+
+    def visits_once(self, loss: Any, n_outputs: int) -> bool:
+        if n_outputs > 1 or not loss.has_kernels:
+            return False
+        return self.is_sparse or bool(self.X.flags.c_contiguous)
+
+    def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
+        """X is read once, and then the rows alone whose weights were not as they were guessed."""
+        if not self.visits_once(loss, w.shape[1]):
+            return super().visit(loss, w, b, oracle, nu)
+        guess = self._guess(loss, w, b, oracle, nu)
+        seen = self._read(loss, w, b, guess)
+        ev = seen.evaluation
+        if seen.n_bad:
+            ev = self.evaluate(loss, w, b)  # raises, and says which rows are to blame
+        q = oracle.weights(ev.losses, nu)
+        return Visit(ev, q, self._gradient(ev.dlosses, q, guess, seen))
+
+    def _guess(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> _Guess:
+        """What an oracle remembers, or finds for some of the rows."""
+        kind, tau, cap = oracle.guess(nu)
+        if kind and np.isnan(tau) and self.n_samples > 2 * _GUESSED_FROM:
+            step = np.arange(_GUESSED_FROM, dtype=np.int64)
+            some = self.take(step * self.n_samples // _GUESSED_FROM)
+            witness = some.oracle(oracle.uncertainty, oracle.divergence)
+            witness.weights(some.evaluate(loss, w, b).losses, nu)
+            tau = witness.guess(nu)[1]
+        return _NO_GUESS if np.isnan(tau) else _Guess(kind, tau, nu, cap)
+
+    @cached_property
+    def _storage(self) -> tuple[Any, ...]:
+        """The arrays of X, as kernels take them."""
+        return (self.X.data, self.X.indices, self.X.indptr) if self.is_sparse else (self.X,)
+
+    @cached_property
+    def _n_parts(self) -> int:
+        """Parts of a visit, so that its sums do not depend on the number of threads."""
+        parts = self.n_entries // _AT_ONCE
+        if self.is_sparse:  # each has sums as long as there are features
+            parts = min(parts, self.n_entries // (8 * self.n_features))
+        return max(1, min(parts, self.n_samples // 64))
+
+    def _read(self, loss: Any, w: Matrix, b: Vector, guess: _Guess) -> _Seen:
+        """All that one reading of X tells."""
+        n, m = self.n_samples, self.n_features + 1
+        raw, losses, slopes, first, second = (np.empty(size) for size in (n, n, n, m, m))
+        n_bad, *masses = kernels.visit(
+            *self._storage,
+            self._n_parts,
+            threads_for(self.n_entries),
+            np.ascontiguousarray(w[:, 0]),
+            float(b[0]),
+            loss.code,
+            loss.parameter,
+            self.y,
+            self.p,
+            NONE if self.baseline is None else self.baseline,
+            *guess,
+            raw,
+            losses,
+            slopes,
+            first,
+            second,
+        )
+        ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
+        return _Seen(ev, n_bad, tuple(masses), first, second)
+
+    def _gradient(
+        self, dlosses: Matrix, q: Vector, guess: _Guess = _NO_GUESS, seen: _Seen | None = None
+    ) -> Gradient:
+        """After a visit with a guess, or without one."""
+        out = np.empty(self.n_features + 1)
+        kernels.gradient_after(
+            *self._storage,
+            self._n_parts,
+            threads_for(self.n_entries),
+            self.p,
+            q,
+            q if seen is None else seen.evaluation.losses,
+            np.ascontiguousarray(dlosses[:, 0]),
+            *guess,
+            *((0.0, 0.0, NONE, NONE) if seen is None else (*seen.masses, seen.first, seen.second)),
+            out,
+        )
+        return Gradient(out[:-1, None], out[-1:])
+
+    def apply(self, loss: Any, raw: Matrix) -> tuple[Vector, Matrix]:
+        losses, dlosses = loss.evaluate(self.y, raw)
+        return losses if self.baseline is None else losses - self.baseline, dlosses
+
+    def weighted_sum(self, c: Matrix) -> Matrix:
+        """``X' c`` in float64, shape (n_features, columns of c).
+
+        Rows of X whose entries of `c` are all 0, as those outside of a tail, are not visited where
+        they are many.
+        """
+        X = self.X
+        if self._are_few(c):
+            out = np.zeros(self.n_features)
+            kernels.accumulate_rows(X, np.flatnonzero(c[:, 0]), c[:, 0], out)
+            return out[:, None]
+        if X.dtype == np.float64:
+            product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)
+            return product[:, None] if product.ndim == 1 else product
+        out = np.zeros((self.n_features, c.shape[1]))
+        for rows in self._chunks():
+            out += X[rows].astype(np.float64).T @ c[rows]
+        return out
+
+    def _are_few(self, c: Matrix) -> bool:
+        """Whether to pick out the rows with an entry in `c`; judged by some of them."""
+        if c.shape[1] > 1 or self.is_sparse or self.n_entries < LARGE:
+            return False
+        some = c[::_STRIDE, 0]
+        return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)
+
+    def gradient(self, dlosses: Matrix, q: Vector) -> Gradient:
+        if dlosses.shape[1] == 1 and (self.is_sparse or self.X.flags.c_contiguous):
+            return self._gradient(dlosses, q)
+        if dlosses.shape[1] == 1:
+            weighted = q * dlosses[:, 0]
+            return Gradient(self.weighted_sum(weighted[:, None]), weighted.sum(keepdims=True))
+        weighted = q[:, None] * dlosses
+        return Gradient(self.weighted_sum(weighted), weighted.sum(axis=0))
+
+    def centre(self) -> Vector:
+        return self.weighted_sum(self.p[:, None])[:, 0]
+
+    def dense(self, index: Index) -> Matrix:
+        """Some rows of X as a dense float64 array."""
+        if self.is_sparse:
+            return np.ascontiguousarray(self.X[index].toarray(), dtype=np.float64)
+        return self._gathered(index, np.float64)
+
+    def scaled_rows(self, index: Index, factors: Vector) -> Matrix:
+        """Some rows of X as a dense float64 array, each times its factor."""
+        if self.is_sparse:
+            rows = self.dense(index)
+            rows *= factors[:, None]
+            return rows
+        return self._gathered(index, np.float64, factors)
+
+    def _gathered(self, index: Index, dtype: Any, factors: Vector = NONE) -> Array:
+        X = self.X
+        if not X.flags.c_contiguous:
+            found = X.take(index, axis=0).astype(dtype, copy=False)
+            return found * factors[:, None] if factors.size else found
+        out = np.empty((index.size, self.n_features), dtype)
+        kernels.gather_rows(X, index, factors, threads_for(out.size), out)
+        return out
+
+    def weighted_squares(self, q: Vector) -> Vector:
+        index = np.flatnonzero(q)
+        return q[index] @ self.dense(index) ** 2
+
+    def steepest_of(self, dlosses: Matrix, index: Index, lengths: Vector) -> float:
+        return float((np.linalg.norm(dlosses[index], axis=1) * lengths).max())
+
+    def drift(self, loss: Any, ev: Evaluation, index: Index, scale: float) -> float:
+        rows = self.X[index] if self.is_sparse else self.dense(index)
+        off = np.abs(rows @ ev.w + ev.b - ev.raw[index])
+        # What that makes of the losses, at most.
+        slope = np.abs(ev.dlosses[index])
+        if np.isfinite(loss.curvature):
+            slope = np.minimum(slope + loss.curvature * off, loss.lipschitz)
+        size = np.maximum(np.abs(ev.losses[index]), max(scale, np.finfo(float).tiny))
+        return float((slope * off / size[:, None]).max())
