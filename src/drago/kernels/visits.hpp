@@ -97,8 +97,8 @@ struct SparseRows {
         const I* __restrict indices = X.indices.data;
         for (Index r = first; r < last; ++r, ++z) {
             const Index begin = X.indptr[r], end = X.indptr[r + 1];
+            // Rows are short: their entries in the lanes of a vector would cost more than they gain.
             double total = 0.0;
-#pragma omp simd reduction(+ : total)
             for (Index j = begin; j < end; ++j) total += data[j] * w[indices[j]];
             *z = total;
         }
@@ -112,26 +112,6 @@ struct SparseRows {
             const double weight = c[r];
             for (Index j = begin; j < end; ++j) out[indices[j]] += data[j] * weight;
         }
-    }
-};
-
-// Rows with a weight, and these weights; with room for `most`.
-template <Index most>
-struct Weighted {
-    std::int64_t rows[most];
-    double weights[most];
-    Index size = 0;
-
-    // Without a branch: there is no telling which rows have a weight.
-    DRAGO_INLINE void add(Index row, double weight) {
-        rows[size] = row;
-        weights[size] = weight;
-        size += weight != 0.0;
-    }
-    double total() const {
-        double sum = 0.0;
-        for (Index r = 0; r < size; ++r) sum += weights[r];
-        return sum;
     }
 };
 
@@ -187,22 +167,28 @@ inline Tally visit_part(const Rows& rows, Index lo, Index hi, const Model& model
                 one[r] = here.first;
                 two[r] = here.second;
             }
-            const auto [sum, other] = sums<2>(size, [&](Index r) DRAGO_INLINED {
-                return std::array<double, 2>{one[r], two[r]};
+            const auto [sum, other, along, beside] = sums<4>(size, [&](Index r) DRAGO_INLINED {
+                return std::array<double, 4>{one[r], two[r], one[r] * s[r], two[r] * s[r]};
             });
             tally.first += sum;
             tally.second += other;
-#pragma GCC ivdep
-            for (Index r = 0; r < size; ++r) one[r] *= s[r], two[r] *= s[r];
-            Weighted<MOST> some, others;
-            for (Index r = 0; r < size; ++r) {
-                some.add(start + r, one[r]);
-                others.add(start + r, two[r]);
+            first[d] += along;
+            second[d] += beside;
+            std::int64_t some[MOST];
+            Index count = 0;
+            for (Index r = 0; r < size; ++r) {  // without a branch that nobody can foretell
+                some[count] = r;
+                count += (one[r] != 0.0) | (two[r] != 0.0);
             }
-            rows.template add<false>(some.rows, some.weights, some.size, first.data);
-            rows.template add<false>(others.rows, others.weights, others.size, second.data);
-            first[d] += some.total();
-            second[d] += others.total();
+            // To the front, which is behind none that is still to be moved.
+            for (Index k = 0; k < count; ++k) {
+                const Index r = some[k];
+                one[k] = one[r] * s[r];
+                two[k] = two[r] * s[r];
+                some[k] += start;
+            }
+            rows.template add<false>(some, one, count, first.data);
+            if (other > 0.0) rows.template add<false>(some, two, count, second.data);
         });
     }
     return tally;
@@ -273,10 +259,17 @@ inline void add_rest(const Rows& rows, Index lo, Index hi, const Guess& guess, C
             const double allowed = kind == NO_GUESS ? 0.0 : roundings * (q[r] + nominal[r]);
             rest[r] = std::fabs(left) > allowed ? left * slope[r] : 0.0;
         }
-        Weighted<together> some;
-        for (Index r = 0; r < size; ++r) some.add(start + r, rest[r]);
-        rows.template add<true>(some.rows, some.weights, some.size, out.data);
-        out[d] += some.total();
+        std::int64_t some[together];
+        Index count = 0;
+        double total = 0.0;
+        for (Index r = 0; r < size; ++r) {
+            some[count] = start + r;
+            rest[count] = rest[r];
+            count += rest[r] != 0.0;
+        }
+        for (Index k = 0; k < count; ++k) total += rest[k];
+        rows.template add<true>(some, rest, count, out.data);
+        out[d] += total;
     }
 }
 

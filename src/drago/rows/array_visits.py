@@ -33,6 +33,9 @@ LARGE = 1 << 22
 _STRIDE = 61
 # Entries of X in a part that a thread takes at once.
 _AT_ONCE = 1 << 19
+# Features from which on a guess of the weights costs less than a second reading of the tail. The
+# entries of a sparse row are so few, and so far apart in the sums, that it never does.
+_LONG = 16
 # Rows that a first guess of the weights comes from, where there are many more.
 _GUESSED_FROM = 4096
 NONE = locked(np.empty(0))
@@ -122,6 +125,8 @@ class ArrayVisits(ArrayCurvature):
 
     def _guess(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> _Guess:
         """What an oracle remembers, or finds for some of the rows."""
+        if self.is_sparse or self.n_features < _LONG:
+            return _NO_GUESS
         kind, tau, cap = oracle.guess(nu)
         if kind and np.isnan(tau) and self.n_samples > 2 * _GUESSED_FROM:
             step = np.arange(_GUESSED_FROM, dtype=np.int64)

@@ -1,0 +1,256 @@
+"""A million rows: what a visit to the rows costs, and what a certified fit does.
+
+    python benchmarks/bench_large.py visit fit threads --csv FOLDER
+
+visit    losses and gradient (`problem.visit`) by loss, set and storage, beside ``X.sum()`` and the
+         two products ``X @ w`` and ``X.T @ r``, on one thread; the point moves a little between
+         visits, as it does on the way of a solve
+fit      a solve certified to 1e-6 beside scikit-learn's `Ridge` and `LogisticRegression` on the
+         same rows (no intercept, the mean loss), one thread for all
+threads  the same solves with two threads and with one, and ``X @ w`` by two threads of BLAS and by
+         one, which tells what a second core gives in this run
+
+In each row all are measured in turn; times are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+if __name__ == "__main__":  # before BLAS is loaded
+    os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2")
+
+import numpy as np
+import scipy.sparse as sp
+from tables import Table, make_tables, parser_of
+from threadpoolctl import threadpool_limits
+
+import drago
+from drago.rows.threads import limited
+
+L2_REG = 1e-3
+TOL = 1e-6
+SETS = {
+    "CVaR 0.1": drago.CVaR(0.1),
+    "CVaR 0.5": drago.CVaR(0.5),
+    "CVaR 0.1, KL": drago.CVaR(0.1),
+    "Simplex, KL": drago.Simplex(),
+    "Extremile 2": drago.Extremile(2.0),
+    "chi2 ball": drago.Chi2Ball(0.5),
+}
+STORAGES: dict[str, Callable[[Any], Any]] = {
+    "float64": lambda X: X,
+    "float32": lambda X: X.astype(np.float32),
+    "CSR, a tenth": lambda X: sp.csr_array(X * (np.random.default_rng(1).random(X.shape) < 0.1)),
+}
+LOSSES = ("squared", "huber", "logistic")
+NAMES = {"loss": "8s", "condition": "9.0f", "tail": "4.1f", "shift_cost": "10.3f"}
+
+
+def data(n: int, d: int, condition: float, loss: str) -> tuple[Any, Any]:
+    """Features of falling size, and a target with heavy tails or of two classes."""
+    rng = np.random.default_rng(0)
+    size = np.logspace(0.0, -0.5 * np.log10(condition), d)
+    X = rng.standard_normal((n, d))
+    z = X @ (rng.standard_normal(d) / np.sqrt(d))
+    X *= size
+    if loss == "logistic":
+        return X, (rng.random(n) < 1.0 / (1.0 + np.exp(-2.0 * z))).astype(float)
+    return X, z + rng.standard_t(4, n)
+
+
+def in_turn(what: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
+    """The median time of each, in seconds; they take turns."""
+    times: dict[str, list[float]] = {name: [] for name in what}
+    for _ in range(runs):
+        for name, work in what.items():
+            began = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+# ------------------------------------------------------------------------------------- visit
+
+
+def visiting(problem: drago.DROProblem, w: Any, step: Any) -> Callable[[], Any]:
+    """Visits to one point after the other, by an oracle that remembers the last."""
+    oracle, b, points = problem.dual_oracle(), np.zeros(1), [w, w + step]
+    problem.visit(w, b, oracle)
+
+    def visit() -> None:
+        points.reverse()
+        problem.visit(points[0], b, oracle)
+
+    return visit
+
+
+def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Losses and gradient beside a sum over X and two products; one thread."""
+    table = Table(
+        {"loss": "8s", "set": "12s", "storage": "12s"}
+        | dict.fromkeys(("visit_ms", "sum_ms", "products_ms"), "11.1f")
+        | dict.fromkeys(("by_sum", "by_products"), "11.2f")
+    )
+    n, d = options.rows, 50
+    combinations = [("squared", name, "float64") for name in SETS]
+    combinations += [(loss, "CVaR 0.1", "float64") for loss in LOSSES[1:]]
+    combinations += [("squared", "CVaR 0.1", storage) for storage in list(STORAGES)[1:]]
+    for loss, name, storage in combinations:
+        X, y = data(n, d, 1.0, loss)
+        X = STORAGES[storage](X)
+        rng = np.random.default_rng(2)
+        w, r = rng.standard_normal(d) / np.sqrt(d), rng.standard_normal(n)
+        problem = drago.DROProblem(
+            X,
+            y,
+            loss=loss,
+            uncertainty=SETS[name],
+            divergence="kl" if "KL" in name else "auto",
+            shift_cost=0.05,
+            l2_reg=L2_REG,
+        )
+        step = 0.01 * rng.standard_normal(d)[:, None] / np.sqrt(d)
+        w32, r32 = w.astype(X.dtype), r.astype(X.dtype)
+        what = {
+            "visit": visiting(problem, w[:, None], step),
+            "sum": lambda X=X: X.sum(),
+            "products": lambda X=X, w=w32, r=r32: (X @ w, X.T @ r),
+        }
+        with threadpool_limits(1), limited(1):
+            found = in_turn(what, options.runs)
+        table.add(
+            {
+                "loss": loss,
+                "set": name,
+                "storage": storage,
+                **{f"{key}_ms": 1e3 * value for key, value in found.items()},
+                "by_sum": found["visit"] / found["sum"],
+                "by_products": found["visit"] / found["products"],
+            }
+        )
+    return table.rows
+
+
+# --------------------------------------------------------------------------------------- fit
+
+
+def peer(X: Any, y: Any, loss: str) -> Callable[[], Any]:
+    """scikit-learn's fit of the mean loss with the same regularisation."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if loss == "squared":
+        return lambda: Ridge(alpha=len(y) * L2_REG, fit_intercept=False).fit(X, y)
+    tol = logistic_tolerance(X, y)
+    C = 1.0 / (len(y) * L2_REG)
+    return lambda: LogisticRegression(C=C, fit_intercept=False, tol=tol, max_iter=1000).fit(X, y)
+
+
+def logistic_tolerance(X: Any, y: Any) -> float:
+    """The largest power of ten at which its objective is within 1e-6 of the least.
+
+    Relative as a certificate is: to what there is to gain from w = 0.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    def objective(coef: Any) -> float:
+        z = X @ coef
+        return float(np.mean(np.logaddexp(0.0, z) - y * z) + 0.5 * L2_REG * coef @ coef)
+
+    C = 1.0 / (len(y) * L2_REG)
+    found = {}
+    for power in range(-2, -9, -1):
+        model = LogisticRegression(C=C, fit_intercept=False, tol=10.0**power, max_iter=1000)
+        found[power] = objective(model.fit(X, y).coef_[0])
+    least = min(found.values())
+    close = (k for k, value in found.items() if value - least <= TOL * (np.log(2.0) - least))
+    return 10.0 ** max(close)
+
+
+def problems(n: int, quick: bool) -> Iterator[tuple[dict[str, Any], Callable[..., Any], Any, Any]]:
+    """What names a problem, its solve, and the rows."""
+    for loss in ("squared", "logistic"):
+        for condition in (1.0, 1e3):
+            X, y = data(n, 50, condition, loss)
+            for tail in (0.1, 0.5):
+                for shift_cost in (0.05, 1e-3):
+                    if quick and shift_cost < 0.05:
+                        continue
+
+                    def solve(
+                        n_threads: int,
+                        X: Any = X,
+                        y: Any = y,
+                        loss: str = loss,
+                        tail: float = tail,
+                        shift_cost: float = shift_cost,
+                    ) -> Any:
+                        problem = drago.DROProblem(
+                            X,
+                            y,
+                            loss=loss,
+                            uncertainty=drago.CVaR(tail),
+                            shift_cost=shift_cost,
+                            l2_reg=L2_REG,
+                        )
+                        result = drago.solve(problem, tol=TOL, n_threads=n_threads)
+                        assert result.status == "optimal"
+                        return result
+
+                    name = {"loss": loss, "condition": condition, "tail": tail}
+                    yield name | {"shift_cost": shift_cost}, solve, X, y
+
+
+def fit(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A solve certified to 1e-6 beside scikit-learn's fit of the mean loss; one thread."""
+    columns = dict.fromkeys(("drago_ms", "sklearn_ms"), "10.0f")
+    table = Table(NAMES | columns | {"ratio": "5.2f", "passes": "6.1f"})
+    known: tuple[Any, Any] = (None, None)
+    for name, solve, X, y in problems(options.rows, options.quick):
+        with threadpool_limits(1):
+            if known[0] is not X:
+                known = X, peer(X, y, name["loss"])
+            result = solve(1)
+            found = in_turn({"drago": lambda f=solve: f(1), "sklearn": known[1]}, options.runs)
+        ratio = found["drago"] / found["sklearn"]
+        times = {f"{key}_ms": 1e3 * value for key, value in found.items()}
+        table.add(name | times | {"ratio": ratio, "passes": result.n_passes})
+    return table.rows
+
+
+def threads(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The same solves with two threads and with one, and what a second core gives to BLAS."""
+    columns = dict.fromkeys(("one_ms", "two_ms"), "6.0f")
+    table = Table(NAMES | columns | {"gain": "5.2f", "product_gain": "12.2f"})
+    for name, solve, X, _ in problems(options.rows, options.quick):
+        w = np.ones(X.shape[1])
+
+        def product(k: int, X: Any = X, w: Any = w) -> None:
+            with threadpool_limits(k):
+                X @ w
+
+        what = {f"{k} threads": lambda f=solve, k=k: f(k) for k in (1, 2)}
+        what |= {f"product {k}": lambda f=product, k=k: f(k) for k in (1, 2)}
+        one, two, product_one, product_two = in_turn(what, options.runs).values()
+        gains = {"gain": one / two, "product_gain": product_one / product_two}
+        table.add(name | {"one_ms": 1e3 * one, "two_ms": 1e3 * two} | gains)
+    return table.rows
+
+
+TABLES = {"visit": visit, "fit": fit, "threads": threads}
+
+
+def main() -> None:
+    parser = parser_of(__doc__, TABLES)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=7, help="of each, for the median")
+    make_tables(TABLES, parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
