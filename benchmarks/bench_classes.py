@@ -97,9 +97,7 @@ def binned(name: str, n_classes: int) -> Data:
     return prepared(data.X, np.searchsorted(edges, data.y))
 
 
-def clusters(
-    n: int, d: int, k: int, seed: int, condition: float = 1.0, apart: float = 3.0
-) -> Data:
+def clusters(n: int, d: int, k: int, seed: int, condition: float = 1.0, apart: float = 3.0) -> Data:
     """Gaussian clusters, one for each class, with a common covariance."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(k, d)) * apart / math.sqrt(d)
@@ -181,9 +179,7 @@ HELD_OUT: dict[str, Source] = {
     "concrete-5": Source(partial(binned, "concrete", 5), (WIDE, RANKED), (THIN,)),
     "power-20": Source(partial(binned, "power", 20), (THIN,), (WIDE,)),
     "acsincome-4": Source(partial(binned, "acsincome1k", 4), (WIDE, THIN)),
-    "diamonds": Source(
-        partial(shipped, "ggplot2", "diamonds", "clarity"), (WIDE,), (THIN,), False
-    ),
+    "diamonds": Source(partial(shipped, "ggplot2", "diamonds", "clarity"), (WIDE,), (THIN,), False),
     "vocabulary": Source(partial(shipped, "carData", "Vocab", "vocabulary"), (THIN,), (WIDE,)),
     "flights": Source(
         partial(shipped, "nycflights13", "flights", "carrier", "tailnum dest time_hour"),

@@ -33,6 +33,8 @@ LARGE = 1 << 22
 _STRIDE = 61
 # Entries of a vector at a time where temporary ones would be as long as the data.
 _PART = 1 << 16
+# Outputs up to which products with X are our own.
+_NARROW = 256
 _NONE = locked(np.empty(0))
 
 
@@ -193,6 +195,10 @@ class ArrayRows(ArrayCurvature):
             raw = np.empty((self.n_samples, b.size))
             raw[:] = b
             return raw
+        if self._is_narrow(w.shape[1]):
+            raw = np.empty((self.n_samples, w.shape[1]))
+            kernels.narrow_predict(X, np.ascontiguousarray(w), np.ascontiguousarray(b), raw)
+            return raw
         if X.dtype == np.float64:
             product = X @ (w[:, 0] if w.shape[1] == 1 else w)
             raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
@@ -207,7 +213,8 @@ class ArrayRows(ArrayCurvature):
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
         raw = self.predict(w, b) if raw is None else raw
         losses, dlosses = self.apply(loss, raw)
-        if not (are_finite(losses) and are_finite(dlosses)):
+        # The slopes of a softmax are finite where its losses are.
+        if not (are_finite(losses) and (loss.has_class_hessian or are_finite(dlosses))):
             bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
             i = int(np.argmax(bad))
             raise NonFiniteLossError(
@@ -251,8 +258,16 @@ class ArrayRows(ArrayCurvature):
         if dlosses.shape[1] == 1:
             weighted = q * dlosses[:, 0]
             return Gradient(self.weighted_sum(weighted[:, None]), weighted.sum(keepdims=True))
+        if self._is_narrow(dlosses.shape[1]):
+            out, sums = np.empty((self.n_features, dlosses.shape[1])), np.empty(dlosses.shape[1])
+            kernels.narrow_gradient(self.X, q, np.ascontiguousarray(dlosses), out, sums)
+            return Gradient(out, sums)
         weighted = q[:, None] * dlosses
         return Gradient(self.weighted_sum(weighted), weighted.sum(axis=0))
+
+    def _is_narrow(self, n_outputs: int) -> bool:
+        """Whether there are several outputs, but so few that our own products are the faster."""
+        return 1 < n_outputs <= _NARROW and self.is_plain and bool(self.X.flags.c_contiguous)
 
     def centre(self) -> Vector:
         return self.weighted_sum(self.p[:, None])[:, 0]
@@ -313,7 +328,9 @@ class ArrayRows(ArrayCurvature):
         return int(np.count_nonzero(q > above))
 
     def slope_along(self, q: Vector, dlosses: Matrix, step: Matrix) -> float:
-        return float(np.einsum("i,ic,ic->", q, dlosses, step))
+        if dlosses.shape[1] == 1:
+            return float(np.einsum("i,ic,ic->", q, dlosses, step))
+        return kernels.slope_along(q, dlosses, step)  # type: ignore[no-any-return]
 
     def slope_sums(self, q: Vector, dlosses: Matrix) -> tuple[Vector, Vector]:
         return q @ dlosses, q @ np.abs(dlosses)
