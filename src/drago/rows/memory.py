@@ -330,7 +330,7 @@ class ArrayRows(ArrayCurvature):
     def slope_along(self, q: Vector, dlosses: Matrix, step: Matrix) -> float:
         if dlosses.shape[1] == 1:
             return float(np.einsum("i,ic,ic->", q, dlosses, step))
-        return kernels.slope_along(q, dlosses, step)  # type: ignore[no-any-return]
+        return float(kernels.slope_along(q, dlosses, step))
 
     def slope_sums(self, q: Vector, dlosses: Matrix) -> tuple[Vector, Vector]:
         return q @ dlosses, q @ np.abs(dlosses)

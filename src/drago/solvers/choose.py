@@ -9,6 +9,7 @@ from drago.certificate.cost import curvature_cost, n_unknowns
 from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
+from drago.solvers import class_descent
 from drago.solvers.drago.method import Drago
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
@@ -87,6 +88,9 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
             return Newton(), (IN_METRIC, LBFGS()), f"auto took newton, {where}; "
         return IN_METRIC, (*_newton(problem), LBFGS()), f"auto took lbfgs in a metric, {where}; "
     unknowns = n_unknowns(problem)
+    if class_descent.is_for(problem):
+        why = f"auto took lbfgs in a metric, for {problem.n_outputs} classes; "
+        return IN_METRIC, (*_newton(problem), LBFGS()), why
     if _is_for_newton(problem):
         why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
         return Newton(), (IN_METRIC,), why
