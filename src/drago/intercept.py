@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
+
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Point = tuple[float, float, float, float]
@@ -15,6 +17,8 @@ Point = tuple[float, float, float, float]
 # |sum q s| relative to sum q |s| at which the intercept counts as found: the value is then right to
 # the square of this, however rare a class is.
 _SLOPE_TOLERANCE = 1e-8
+# The same for each class, relative to the share of the rarest.
+_CLASS_TOLERANCE = 1e-6
 # The same for a lower bound on the value, relative to it.
 _VALUE_TOLERANCE = 1e-15
 # Intercepts of classes this near are tried as equal ones.
@@ -50,6 +54,11 @@ def best_intercept(problem: Any, raw: Any) -> Vector:
 
     shares = _class_shares(problem, rows.p)
     b = np.log(np.maximum(shares, _RAREST))
+    compiled = _compiled(problem, raw, b)
+    if compiled is not None:
+        slope = value_and_slope(compiled, problem.nu)[1]
+        if np.abs(slope).max() <= _CLASS_TOLERANCE * shares.min():
+            return _evened(compiled, lambda b: value_and_slope(b, problem.nu)[0])
     level, q, _ = at_weights(b, problem.nu)
     if rows.baseline is not None:
         level += rows.dot(q, rows.baseline)
@@ -76,14 +85,38 @@ def best_intercept(problem: Any, raw: Any) -> Vector:
             options={"maxiter": 500, "ftol": least_fall, "gtol": 1e-12},
         )
         b = found.x / root
-    b -= b.mean()
+    return _evened(b, lambda b: value_and_slope(b, problem.nu)[0])
+
+
+def _evened(b: Vector, value: Callable[[Vector], float]) -> Vector:
+    """Intercepts of mean 0; where classes tie, equal ones if these are no worse."""
+    b = b - b.mean()
     # Where classes tie, their numbers are equal to the last bit.
     order = np.argsort(b)
     tied = np.split(order, np.flatnonzero(np.diff(b[order]) > _TIE) + 1)
     even = b.copy()
     for classes in tied:
         even[classes] = b[classes].mean()
-    return min(b, even, key=lambda b: value_and_slope(b, problem.nu)[0])
+    return min(b, even, key=value)
+
+
+def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
+    """The same for many classes and raw predictions of 0, from a start; None where it cannot be."""
+    rows, known = problem.rows, problem.uncertainty.is_capped and problem.loss.has_class_hessian
+    if not known or problem.nu == 0 or not rows.has("compiled") or raw.any():
+        return None
+    n, k = raw.shape
+    oracle, flat, memory = problem.dual_oracle(), np.zeros((n, 1)), np.empty((20, 2 * k))
+    one, none, theta = np.ones(1), np.empty((0, 0)), np.append(np.zeros(k), b)
+    given = (flat, rows.y, rows.kernel_baseline, rows.p, not problem.divergence.is_chi2, True)
+    given = (*given, oracle.cap, problem.nu, 1.0, np.zeros(1), one, none, none, 1.0 / k, theta)
+    given = (*given, np.empty(2 * k), np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n))
+    given = (*given, memory, memory.copy())
+    value, tau = kernels.class_descend(*given, 0, 0, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, None)[
+        2:6:3
+    ]
+    kernels.class_descend(*given, 0, 0, value, tau, False, 300, 0.0, 0.0, 0.0, None)
+    return theta[k:]
 
 
 def _class_shares(problem: Any, weights: Any) -> Vector:

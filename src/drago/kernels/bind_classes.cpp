@@ -18,11 +18,24 @@ auto descend(const InMatrix& X, Array1<const std::int64_t> y, const InArray& bas
              const OutMatrix& raw, const OutArray& losses, const OutMatrix& slopes,
              const OutArray& q, const OutMatrix& steps, const OutMatrix& changes, Index count,
              Index next, double value, double tau, bool is_start, Index most, double reference,
-             double share, double share_of_tangent) {
+             double share, double share_of_tangent, nb::object weights) {
+    std::function<void(Out, Out)> asked;
+    if (!weights.is_none()) {
+        asked = [&](Out losses, Out to) {
+            nb::gil_scoped_acquire acquire;
+            using View = nb::ndarray<nb::numpy, double, nb::ndim<1>>;
+            const std::size_t size[1] = {static_cast<std::size_t>(losses.size)};
+            // Without an owner they would be copied.
+            const auto shown = [&](double* data) {
+                return nb::cast(View(data, 1, size, nb::handle()), nb::rv_policy::reference);
+            };
+            weights(shown(losses.data), nu, shown(to.data));
+        };
+    }
     nb::gil_scoped_release release;
     const ClassProblem of{view(X),    view(y), view(baseline), view(p),     is_kl,
                           intercept,  cap,     nu,             mu,          view(mean),
-                          view(eigenvalues), view(basis), view(turned), along};
+                          view(eigenvalues), view(basis), view(turned), along, asked};
     const Index n = of.X.rows, k = static_cast<Index>(raw.shape(1));
     Scratch room(static_cast<std::size_t>(2 * n * k + 2 * n));
     double* at = room.data();
@@ -55,6 +68,7 @@ void bind_classes(nb::module_& m) {
           "raw"_a.noconvert(), "losses"_a.noconvert(), "slopes"_a.noconvert(), "q"_a.noconvert(),
           "steps"_a.noconvert(), "changes"_a.noconvert(), "count"_a, "next"_a, "value"_a, "tau"_a,
           "is_start"_a, "most"_a, "reference"_a, "share"_a, "share_of_tangent"_a,
+          "weights"_a.none(),
           "Iterations in place, or with `is_start` none but the point at theta: iterations, "
           "trials, value, estimate, tangent, tau, count, next, state.");
 }

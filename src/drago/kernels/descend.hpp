@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct ClassProblem {
     In mean, eigenvalues;
     Mat<const double> basis, turned;
     double along;
+    // The weights at some losses, for another set than the capped simplex.
+    std::function<void(Out losses, Out q)> weights;
 };
 
 // A point: raw predictions, losses, slopes and weights.
@@ -84,15 +87,16 @@ class ClassDescent {
                     double share_of_tangent) {
         ClassAnswer answer;
         answer.value = value;
+        direction();
         measure(answer);
         while (answer.state == 0 && answer.iterations < most) {
-            direction();
-            double falling = dot(slope.data, dx);
+            const double falling = dot(slope.data, dx);
             Along found{};
             const bool has = falling < 0.0 && search(answer.value, falling, found);
             if (!has) {
                 if (memory.count == 0) answer.state = 2;
-                memory.count = 0;
+                memory.count = 0;  // old pairs can jam the method far from the optimum
+                direction();
                 continue;
             }
             if (found.t != last) evaluate(found.t);
@@ -101,6 +105,7 @@ class ClassDescent {
             for (Index j = 0; j < size; ++j) theta[j] += found.t * dx[j];
             gradient();
             remember(found.t);
+            direction();
             answer.value = found.value;
             ++answer.iterations;
             measure(answer);
@@ -179,9 +184,9 @@ class ClassDescent {
         std::copy(sums, sums + k, slope.data + d * k);
     }
 
+    // What the next step promises, by a Hessian that the last pairs know; and the tangents' bound.
     void measure(ClassAnswer& answer) {
-        unbend(slope.data, turned);
-        answer.estimate = 0.5 * dot(slope.data, turned);
+        answer.estimate = -0.5 * dot(slope.data, dx);
         answer.tangent = of.mu > 0.0 ? 0.5 * plain_square / of.mu : infinity;
     }
 
@@ -249,8 +254,11 @@ class ClassDescent {
             last = -1.0;
             return {t, infinity, infinity};
         }
-        tau = of.is_kl ? capped_kl(there.losses, of.p, of.nu, of.cap, tau, there.q, {})
-                       : capped_chi2(there.losses, of.p, of.nu, of.cap, tau, there.q);
+        if (of.weights)
+            of.weights(there.losses, there.q);
+        else
+            tau = of.is_kl ? capped_kl(there.losses, of.p, of.nu, of.cap, tau, there.q, {})
+                           : capped_chi2(there.losses, of.p, of.nu, of.cap, tau, there.q);
         double loss = 0.0, away = 0.0;
         for (Index i = 0; i < n; ++i) {
             const double q = there.q[i];

@@ -1,4 +1,4 @@
-"""L-BFGS in a metric for many classes, compiled: the softmax loss and a capped simplex.
+"""L-BFGS in a metric for many classes, compiled; for a capped simplex the weights are too.
 
 The iterations are those of `drago.solvers.quasi_newton`, several of them in one call
 (`kernels/descend.hpp`). What is decided here is when to ask for a certificate. The bound from
@@ -72,7 +72,7 @@ def is_for(problem: DROProblem) -> bool:
         and problem.n_outputs > 1
         and problem.nu > 0
         and problem.mu > 0
-        and problem.uncertainty.is_capped
+        and not problem.uncertainty.is_users
         and (share is None or share < 1)
         and problem.constraint.is_everything
         and rows.has("compiled")
@@ -126,6 +126,7 @@ class ClassRun:
         self.estimate = self.tangent = math.inf
         oracle: Any = problem.dual_oracle()
         rows: Any = problem.rows
+        self.weights = None if problem.uncertainty.is_capped else oracle.solve_into
         self.given = (
             rows.X,
             rows.y,
@@ -133,7 +134,7 @@ class ClassRun:
             problem.p,
             not problem.divergence.is_chi2,
             intercept,
-            oracle.cap,
+            oracle.cap if problem.uncertainty.is_capped else 0.0,
             problem.nu,
             problem.mu,
             self.mean,
@@ -159,7 +160,8 @@ class ClassRun:
             most = min(at_once, loop.iterations_left(self.n_iter))
             state = self._call(most, 0.0 if near else share, share_of_tangent)
             pays = False
-            if self._is_within(self.estimate, share) and self.tangent <= _RULE.again * tried:
+            is_near = self.n_iter > 0 and self._is_within(self.estimate, share)
+            if is_near and self.tangent <= _RULE.again * tried:
                 rate = math.log(max(first / max(self.estimate, 1e-300), 1.0 + 1e-9)) / self.n_iter
                 wanted = share * (self.reference - self.value)
                 left = math.log(max(self.tangent / wanted, 1.0)) / rate
@@ -204,6 +206,7 @@ class ClassRun:
                 self.reference,
                 share,
                 of_tangent,
+                self.weights,
             )
         )
         self.count, self.next, state = rest
