@@ -115,7 +115,8 @@ def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
     value, tau = kernels.class_descend(*given, 0, 0, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, None)[
         2:6:3
     ]
-    kernels.class_descend(*given, 0, 0, value, tau, False, 300, 0.0, 0.0, 0.0, None)
+    # Until a step promises no more than rounding.
+    kernels.class_descend(*given, 0, 0, value, tau, False, 300, 2.0 * value, 1e-18, 0.0, None)
     return theta[k:]
 
 

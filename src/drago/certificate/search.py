@@ -33,7 +33,7 @@ class _BoundRule:
     """The Hessian of all rows of weight comes last where it costs more passes than this."""
     cheap: float = 0.5
     """In that case the heaviest rows come first, as many as so many passes pay for,"""
-    few: int = 3
+    few: int = 5
     """With many classes all of them come first, up to so many times a few."""
     approaches: int = 3
     """and next at most so many steps towards the minimum with the Hessian of a few rows."""

@@ -87,6 +87,7 @@ class ClassDescent {
                     double share_of_tangent) {
         ClassAnswer answer;
         answer.value = value;
+        take_apart();
         direction();
         measure(answer);
         while (answer.state == 0 && answer.iterations < most) {
@@ -110,7 +111,7 @@ class ClassDescent {
             ++answer.iterations;
             measure(answer);
             const double fallen = std::max(reference - answer.value, 0.0);
-            if (answer.estimate <= share * fallen || answer.tangent <= share_of_tangent * fallen)
+            if (answer.estimate < share * fallen || answer.tangent < share_of_tangent * fallen)
                 answer.state = 1;
         }
         answer.tau = tau;
@@ -170,24 +171,47 @@ class ClassDescent {
         for (Index j = d * k; j < size; ++j) to[j] = from[j] / of.along;
     }
 
-    // The gradient at `here`, and the square of its part for w at a fixed intercept.
+    // The gradient at `here`.
     void gradient() {
         narrow_gradient(of.X, here.q, here.slopes, {slope.data, d, k}, {sums, k});
-        plain_square = 0.0;
-        for (Index j = 0; j < d * k; ++j) {
-            slope[j] += of.mu * theta[j];
-            plain_square += slope[j] * slope[j];
+        for (Index j = 0; j < d; ++j) {
+            const double mean = of.intercept ? of.mean[j] : 0.0;
+            for (Index c = 0; c < k; ++c)
+                slope[j * k + c] += of.mu * theta[j * k + c] - mean * sums[c];
         }
-        if (!of.intercept) return;
-        for (Index j = 0; j < d; ++j)
-            for (Index c = 0; c < k; ++c) slope[j * k + c] -= of.mean[j] * sums[c];
-        std::copy(sums, sums + k, slope.data + d * k);
+        if (of.intercept) std::copy(sums, sums + k, slope.data + d * k);
+        take_apart();
     }
 
-    // What the next step promises, by a Hessian that the last pairs know; and the tangents' bound.
+    // The slopes' sums, and the square of the gradient in w, from the gradient.
+    void take_apart() {
+        if (of.intercept) std::copy(slope.data + d * k, slope.data + size, sums);
+        plain_square = 0.0;
+        for (Index j = 0; j < d; ++j) {
+            const double mean = of.intercept ? of.mean[j] : 0.0;
+            for (Index c = 0; c < k; ++c) {
+                const double one = slope[j * k + c] + mean * sums[c];
+                plain_square += one * one;
+            }
+        }
+    }
+
+    // What the next step promises, by the Hessian that the last pairs know, and what the curvature
+    // of the losses alone leaves to a certificate; and the tangents' bound.
     void measure(ClassAnswer& answer) {
-        answer.estimate = -0.5 * dot(slope.data, dx);
+        unbend(slope.data, turned);
+        answer.estimate = 0.5 * std::max(dot(slope.data, turned), -dot(slope.data, dx));
         answer.tangent = of.mu > 0.0 ? 0.5 * plain_square / of.mu : infinity;
+        if (!of.intercept) return;
+        // About what it costs to make the slopes' sum 0, class by class, as the bound asks for.
+        std::fill(shift, shift + k, 0.0);
+        for (Index i = 0; i < n; ++i) shift[of.y[i]] += here.q[i];
+        double share = 0.0, spread = 0.0;
+        for (Index c = 0; c < k; ++c)
+            if (sums[c] > 0.0) share = std::max(share, sums[c] / (sums[c] + shift[c]));
+        for (Index j = 0; j < d; ++j)
+            spread += (of.eigenvalues[j] - of.mu) / of.along + of.mean[j] * of.mean[j];
+        answer.tangent += share * share * (1.0 + 0.125 * spread / of.mu);
     }
 
     // dx = -H slope, by the two loops over the pairs; H_0 is the inverse of the metric, scaled.
