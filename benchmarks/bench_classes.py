@@ -171,7 +171,7 @@ HELD_OUT: dict[str, Source] = {
     "olive": Source(partial(shipped, "dslabs", "olive", "area", "region"), (WIDE,), (THIN, RANKED)),
     "tissue": Source(partial(shipped, "dslabs", "tissue_gene_expression", "y"), (WIDE, THIN)),
     "leaf": Source(
-        partial(shipped, "modeldata", "leaf_id_flavia", "species", "denoised_edges"),
+        partial(shipped, "modeldata", "leaf_id_flavia", "species"),
         (WIDE, THIN),
         (LOOSE,),
     ),

@@ -102,21 +102,24 @@ def _evened(b: Vector, value: Callable[[Vector], float]) -> Vector:
 
 def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
     """The same for many classes and raw predictions of 0, from a start; None where it cannot be."""
-    rows, known = problem.rows, problem.uncertainty.is_capped and problem.loss.has_class_hessian
+    rows, is_users = problem.rows, problem.uncertainty.is_users
+    known = problem.loss.has_class_hessian and problem.loss.has_kernels and not is_users
     if not known or problem.nu == 0 or not rows.has("compiled") or raw.any():
         return None
     n, k = raw.shape
     oracle, flat, memory = problem.dual_oracle(), np.zeros((n, 1)), np.empty((20, 2 * k))
     one, none, theta = np.ones(1), np.empty((0, 0)), np.append(np.zeros(k), b)
     given = (flat, rows.y, rows.kernel_baseline, rows.p, not problem.divergence.is_chi2, True)
-    given = (*given, oracle.cap, problem.nu, 1.0, np.zeros(1), one, none, none, 1.0 / k, theta)
+    is_capped = problem.uncertainty.is_capped
+    cap, weights = (oracle.cap, None) if is_capped else (0.0, oracle.solve_into)
+    given = (*given, cap, problem.nu, 1.0, np.zeros(1), one, none, none, 1.0 / k, theta)
     given = (*given, np.empty(2 * k), np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n))
     given = (*given, memory, memory.copy())
-    value, tau = kernels.class_descend(*given, 0, 0, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, None)[
+    value, tau = kernels.class_descend(*given, 0, 0, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, weights)[
         2:6:3
     ]
     # Until a step promises no more than rounding.
-    kernels.class_descend(*given, 0, 0, value, tau, False, 300, 2.0 * value, 1e-18, 0.0, None)
+    kernels.class_descend(*given, 0, 0, value, tau, False, 300, 2.0 * value, 1e-18, 0.0, weights)
     return theta[k:]
 
 
