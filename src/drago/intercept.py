@@ -21,6 +21,8 @@ _SLOPE_TOLERANCE = 1e-8
 _CLASS_TOLERANCE = 1e-6
 # The same for a lower bound on the value, relative to it.
 _VALUE_TOLERANCE = 1e-15
+# Pairs of steps and changes that L-BFGS keeps.
+_PAIRS = 20
 # Intercepts of classes this near are tried as equal ones.
 _TIE = 1e-6
 # The least share of a class, and of the objective.
@@ -107,19 +109,20 @@ def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
     if not known or problem.nu == 0 or not rows.has("compiled") or raw.any():
         return None
     n, k = raw.shape
-    oracle, flat, memory = problem.dual_oracle(), np.zeros((n, 1)), np.empty((20, 2 * k))
-    one, none, theta = np.ones(1), np.empty((0, 0)), np.append(np.zeros(k), b)
-    given = (flat, rows.y, rows.kernel_baseline, rows.p, not problem.divergence.is_chi2, True)
-    is_capped = problem.uncertainty.is_capped
-    cap, weights = (oracle.cap, None) if is_capped else (0.0, oracle.solve_into)
-    given = (*given, cap, problem.nu, 1.0, np.zeros(1), one, none, none, 1.0 / k, theta)
-    given = (*given, np.empty(2 * k), np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n))
-    given = (*given, memory, memory.copy())
-    value, tau = kernels.class_descend(*given, 0, 0, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, weights)[
-        2:6:3
-    ]
+    oracle, theta = problem.dual_oracle(), np.append(np.zeros(k), b)
+    is_capped, one, none = problem.uncertainty.is_capped, np.ones(1), np.empty((0, 0))
+    given = [np.zeros((n, 1)), rows.y, rows.kernel_baseline, rows.p]
+    given += [not problem.divergence.is_chi2, True, oracle.cap if is_capped else 0.0, problem.nu]
+    # One feature, 0 on all rows, and a unit metric.
+    given += [1.0, np.zeros(1), one, none, none, 1.0 / k, theta, np.empty(2 * k)]
+    given += [np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n)]
+    given += [np.empty((_PAIRS, 2 * k)), np.empty((_PAIRS, 2 * k)), 0, 0]
+    weights = None if is_capped else oracle.solve_into
+    start = kernels.class_descend(*given, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, weights)
+    value, tau = start[2], start[5]
     # Until a step promises no more than rounding.
-    kernels.class_descend(*given, 0, 0, value, tau, False, 300, 2.0 * value, 1e-18, 0.0, weights)
+    most, reference, share = 300, 2.0 * value, 1e-18
+    kernels.class_descend(*given, value, tau, False, most, reference, share, 0.0, weights)
     return theta[k:]
 
 
