@@ -45,7 +45,7 @@ class _ClassRule:
     """The metric is diagonal where the directions of a full one take so many iterations."""
     direction: float = 5.0
     """Nanoseconds for the cube of the number of features, in these."""
-    at_once: float = 2e7
+    at_once: float = 2e8
     """Iterations of one call take so long: an interrupt waits for it."""
     most: int = 32
     """And are no more than this."""
