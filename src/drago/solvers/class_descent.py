@@ -34,7 +34,9 @@ class _ClassRule:
     call: float = 2.5e6
     """What such a certificate takes beside its products,"""
     product: float = 0.6
-    """and for each multiplication of these."""
+    """for each multiplication of these,"""
+    row: float = 500.0
+    """and for each row and class."""
     iteration: float = 2e4
     """What an iteration takes beside the rows,"""
     entry: float = 20.0
@@ -183,7 +185,9 @@ class ClassRun:
         if affordable_rows(self.problem, credit) == 0:
             return math.inf
         rows, size = self.problem.rows.count(self.q), float(n_unknowns(self.problem))
-        return _RULE.call + _RULE.product * size * size * (rows + 2.0 * size)
+        products = _RULE.product * size * size * (rows + 2.0 * size)
+        by_row = _RULE.row * self.problem.n_samples * self.problem.n_outputs
+        return _RULE.call + by_row + products
 
     def _call(self, most: int, share: float, of_tangent: float, is_start: bool = False) -> int:
         done, trials, self.value, self.estimate, self.tangent, self.tau, *rest = (
