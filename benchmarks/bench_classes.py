@@ -163,6 +163,9 @@ TUNING: dict[str, Source] = {
         partial(linear, 800, 40, 20, 6, 1e3), (THIN, WIDE), (STIFF,)
     ),
     "clusters 2000x5x2": Source(partial(clusters, 2000, 5, 2, 7), (WIDE,), (THIN,)),
+    "power-20": Source(partial(binned, "power", 20), (THIN,), (WIDE,)),
+    "vocabulary": Source(partial(shipped, "carData", "Vocab", "vocabulary"), (THIN,), (WIDE,)),
+    "clusters 2000x25x200": Source(partial(clusters, 2000, 25, 200, 103, 1.0, 6.0), (WIDE, THIN)),
 }
 
 HELD_OUT: dict[str, Source] = {
@@ -177,10 +180,8 @@ HELD_OUT: dict[str, Source] = {
     ),
     "hpc": Source(partial(shipped, "modeldata", "hpc_data", "class"), (THIN, STIFF), (WIDE,)),
     "concrete-5": Source(partial(binned, "concrete", 5), (WIDE, RANKED), (THIN,)),
-    "power-20": Source(partial(binned, "power", 20), (THIN,), (WIDE,)),
     "acsincome-4": Source(partial(binned, "acsincome1k", 4), (WIDE, THIN)),
     "diamonds": Source(partial(shipped, "ggplot2", "diamonds", "clarity"), (WIDE,), (THIN,), False),
-    "vocabulary": Source(partial(shipped, "carData", "Vocab", "vocabulary"), (THIN,), (WIDE,)),
     "flights": Source(
         partial(shipped, "nycflights13", "flights", "carrier", "tailnum dest time_hour"),
         (WIDE,),
@@ -191,7 +192,6 @@ HELD_OUT: dict[str, Source] = {
     "clusters 3000x60x12 cond 1e2": Source(
         partial(clusters, 3000, 60, 12, 102, 1e2), (WIDE, THIN), (RANKED,)
     ),
-    "clusters 2000x25x200": Source(partial(clusters, 2000, 25, 200, 103, 1.0, 6.0), (WIDE, THIN)),
     "clusters 8000x100x30": Source(
         partial(clusters, 8000, 100, 30, 104, 10.0), (WIDE, THIN), (), False
     ),
