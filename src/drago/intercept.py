@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
+
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Point = tuple[float, float, float, float]
@@ -15,8 +17,12 @@ Point = tuple[float, float, float, float]
 # |sum q s| relative to sum q |s| at which the intercept counts as found: the value is then right to
 # the square of this, however rare a class is.
 _SLOPE_TOLERANCE = 1e-8
+# The same for each class, relative to the share of the rarest.
+_CLASS_TOLERANCE = 1e-6
 # The same for a lower bound on the value, relative to it.
 _VALUE_TOLERANCE = 1e-15
+# Pairs of steps and changes that L-BFGS keeps.
+_PAIRS = 20
 # Intercepts of classes this near are tried as equal ones.
 _TIE = 1e-6
 # The least share of a class, and of the objective.
@@ -50,6 +56,11 @@ def best_intercept(problem: Any, raw: Any) -> Vector:
 
     shares = _class_shares(problem, rows.p)
     b = np.log(np.maximum(shares, _RAREST))
+    compiled = _compiled(problem, raw, b)
+    if compiled is not None:
+        slope = value_and_slope(compiled, problem.nu)[1]
+        if np.abs(slope).max() <= _CLASS_TOLERANCE * shares.min():
+            return _evened(compiled, lambda b: value_and_slope(b, problem.nu)[0])
     level, q, _ = at_weights(b, problem.nu)
     if rows.baseline is not None:
         level += rows.dot(q, rows.baseline)
@@ -76,14 +87,43 @@ def best_intercept(problem: Any, raw: Any) -> Vector:
             options={"maxiter": 500, "ftol": least_fall, "gtol": 1e-12},
         )
         b = found.x / root
-    b -= b.mean()
+    return _evened(b, lambda b: value_and_slope(b, problem.nu)[0])
+
+
+def _evened(b: Vector, value: Callable[[Vector], float]) -> Vector:
+    """Intercepts of mean 0; where classes tie, equal ones if these are no worse."""
+    b = b - b.mean()
     # Where classes tie, their numbers are equal to the last bit.
     order = np.argsort(b)
     tied = np.split(order, np.flatnonzero(np.diff(b[order]) > _TIE) + 1)
     even = b.copy()
     for classes in tied:
         even[classes] = b[classes].mean()
-    return min(b, even, key=lambda b: value_and_slope(b, problem.nu)[0])
+    return min(b, even, key=value)
+
+
+def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
+    """The same for many classes and raw predictions of 0, from a start; None where it cannot be."""
+    rows, is_users = problem.rows, problem.uncertainty.is_users
+    known = problem.loss.has_class_hessian and problem.loss.has_kernels and not is_users
+    if not known or problem.nu == 0 or not rows.has("compiled") or raw.any():
+        return None
+    n, k = raw.shape
+    oracle, theta = problem.dual_oracle(), np.append(np.zeros(k), b)
+    is_capped, one, none = problem.uncertainty.is_capped, np.ones(1), np.empty((0, 0))
+    given = [np.zeros((n, 1)), rows.y, rows.kernel_baseline, rows.p]
+    given += [not problem.divergence.is_chi2, True, oracle.cap if is_capped else 0.0, problem.nu]
+    # One feature, 0 on all rows, and a unit metric.
+    given += [1.0, np.zeros(1), one, none, none, 1.0 / k, theta, np.empty(2 * k)]
+    given += [np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n)]
+    given += [np.empty((_PAIRS, 2 * k)), np.empty((_PAIRS, 2 * k)), 0, 0]
+    weights = None if is_capped else oracle.solve_into
+    start = kernels.class_descend(*given, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, weights)
+    value, tau = start[2], start[5]
+    # Until a step promises no more than rounding.
+    most, reference, share = 300, 2.0 * value, 1e-18
+    kernels.class_descend(*given, value, tau, False, most, reference, share, 0.0, weights)
+    return theta[k:]
 
 
 def _class_shares(problem: Any, weights: Any) -> Vector:

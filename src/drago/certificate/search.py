@@ -33,6 +33,8 @@ class _BoundRule:
     """The Hessian of all rows of weight comes last where it costs more passes than this."""
     cheap: float = 0.5
     """In that case the heaviest rows come first, as many as so many passes pay for,"""
+    few: int = 5
+    """With many classes all of them come first, up to so many times a few."""
     approaches: int = 3
     """and next at most so many steps towards the minimum with the Hessian of a few rows."""
     growth: int = 8
@@ -189,7 +191,10 @@ class GapSearch:
 
     def _is_costly(self, q: RowVector) -> bool:
         """Whether the Hessian of all rows of weight takes longer than a few passes."""
-        return curvature_cost(self.problem, self.problem.rows.count(q)) > _RULE.costly
+        problem, rows = self.problem, self.problem.rows.count(q)
+        if problem.loss.has_class_hessian and rows <= _RULE.few * few_rows(problem):
+            return False  # a few rows would cost about as much
+        return curvature_cost(problem, rows) > _RULE.costly
 
     def _approach(self, q: RowVector, g: Gradient) -> bool:
         """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.

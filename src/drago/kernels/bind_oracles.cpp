@@ -3,10 +3,12 @@
 #include <tuple>
 
 #include "bind.hpp"
+#include "classes.hpp"
 #include "dual_balls.hpp"
 #include "dual_capped.hpp"
 #include "dual_spectral.hpp"
 #include "losses.hpp"
+#include "narrow.hpp"
 
 namespace drago {
 
@@ -64,6 +66,59 @@ void bind_losses(nb::module_& m) {
         },
         "y"_a.noconvert(), "raw"_a.noconvert(), "losses"_a.noconvert(), "dlosses"_a.noconvert(),
         "Softmax cross-entropy; whether the arrays fit together and each label is an output's.");
+    m.def(
+        "multinomial_along",
+        [](Array1<const std::int64_t> y, Array2<const double> from, Array2<const double> step,
+           double t, Array2<double> raw, OutArray losses, Array2<double> dlosses) {
+            const std::size_t n = from.shape(0), k = from.shape(1);
+            const bool fits = y.shape(0) == n && has_shape(step, n, k) && has_shape(raw, n, k) &&
+                              losses.shape(0) == n && has_shape(dlosses, n, k);
+            if (!fits) throw nb::value_error("arrays of several outputs that do not fit together");
+            nb::gil_scoped_release release;
+            for (std::size_t i = 0; i < n; ++i)
+                if (y.data()[i] < 0 || y.data()[i] >= static_cast<Index>(k)) return false;
+            softmax_rows<true>(view(y), from.data(), step.data(), t, static_cast<Index>(k),
+                               raw.data(), view(losses), dlosses.data());
+            return true;
+        },
+        "y"_a.noconvert(), "from"_a.noconvert(), "step"_a.noconvert(), "t"_a, "raw"_a.noconvert(),
+        "losses"_a.noconvert(), "dlosses"_a.noconvert(),
+        "Softmax cross-entropy at raw = from + t step; whether each label is an output's.");
+    m.def(
+        "slope_along",
+        [](InArray q, Array2<const double> slopes, Array2<const double> step) {
+            const std::size_t n = q.shape(0);
+            if (slopes.shape(0) != n || !has_shape(step, n, slopes.shape(1)))
+                throw nb::value_error("arrays of several outputs that do not fit together");
+            nb::gil_scoped_release release;
+            return slope_along(view(q), view(slopes), view(step));
+        },
+        "q"_a.noconvert(), "slopes"_a.noconvert(), "step"_a.noconvert(),
+        "sum_i q_i <slopes_i, step_i>.");
+    m.def(
+        "narrow_predict",
+        [](Array2<const double> X, Array2<const double> w, InArray b, Array2<double> raw) {
+            const std::size_t k = w.shape(1);
+            if (w.shape(0) != X.shape(1) || b.shape(0) != k || !has_shape(raw, X.shape(0), k))
+                throw nb::value_error("arrays of several outputs that do not fit together");
+            nb::gil_scoped_release release;
+            narrow_predict(view(X), view(w), view(b), view(raw));
+        },
+        "X"_a.noconvert(), "w"_a.noconvert(), "b"_a.noconvert(), "raw"_a.noconvert(),
+        "raw = X w + b, for a few outputs.");
+    m.def(
+        "narrow_gradient",
+        [](Array2<const double> X, InArray q, Array2<const double> slopes, Array2<double> out,
+           OutArray sums) {
+            const std::size_t n = X.shape(0), k = slopes.shape(1);
+            if (q.shape(0) != n || slopes.shape(0) != n || !has_shape(out, X.shape(1), k) ||
+                sums.shape(0) != k)
+                throw nb::value_error("arrays of several outputs that do not fit together");
+            nb::gil_scoped_release release;
+            narrow_gradient(view(X), view(q), view(slopes), view(out), view(sums));
+        },
+        "X"_a.noconvert(), "q"_a.noconvert(), "slopes"_a.noconvert(), "out"_a.noconvert(),
+        "sums"_a.noconvert(), "X' (q slopes) and the sums of q slopes, over the rows of weight.");
     m.def(
         "second_single_output",
         [](int code, double parameter, InArray y, Array2<const double> raw) {

@@ -1,5 +1,7 @@
 #include "losses.hpp"
 
+#include "classes.hpp"
+
 namespace drago {
 
 void single_output(int code, double parameter, In y, In raw, Out losses, Out dlosses) {
@@ -28,10 +30,9 @@ void slopes_at(int code, double parameter, const double* y, double* z, Index n) 
 
 bool multinomial(Vec<const std::int64_t> y, Mat<const double> raw, Out losses,
                         Mat<double> dlosses) {
-    for (Index i = 0; i < raw.rows; ++i) {
+    for (Index i = 0; i < raw.rows; ++i)
         if (y[i] < 0 || y[i] >= raw.cols) return false;
-        losses[i] = one_multinomial(y[i], raw.cols, raw.row(i), dlosses.row(i));
-    }
+    softmax_rows<false>(y, raw.data, nullptr, 0.0, raw.cols, nullptr, losses, dlosses.data);
     return true;
 }
 

@@ -57,7 +57,7 @@ class Judge:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._budget.spend(0.5)
         # A method that keeps weights offers them; predicting others is for the last word.
-        cheap = q is not None or self._budget.is_first_look
+        cheap = q is not None or self._budget.is_first_look or not iterate.predicts
         certificate = judge(
             problem,
             ev,

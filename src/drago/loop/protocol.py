@@ -54,6 +54,9 @@ class Iterate(NamedTuple):
     is_sum : bool
         Whether the predictions of the evaluation are a sum of many steps, which loses digits where
         these are huge. Then some rows are computed afresh before a certificate trusts them.
+    predicts : bool
+        Whether a certificate may predict better weights by Newton steps, where those take longer
+        than the iterations that would do as well.
     """
 
     w: Matrix
@@ -69,6 +72,7 @@ class Iterate(NamedTuple):
     milestone: bool = False
     is_measured: bool = False
     is_sum: bool = False
+    predicts: bool = True
 
 
 class Counts(NamedTuple):

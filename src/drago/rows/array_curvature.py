@@ -128,14 +128,20 @@ class ArrayCurvature(RowStore):
         F, weight = chosen.features(self, intercept), q[chosen.index]
         pi = loss.probabilities(raw[chosen.index])
         k, m = pi.shape[1], F.shape[1]
-        H = np.empty((k, m, k, m))
+        out, step = np.zeros((k * m, k * m)), max(64, _GATHERED // (k * m))
+        for at in range(0, len(F), step):
+            part = slice(at, at + step)
+            # All blocks at once, as the square of one matrix.
+            root = np.sqrt(weight[part])[:, None] * pi[part]
+            Z = (root[:, :, None] * F[part, None, :]).reshape(-1, k * m)
+            out -= Z.T @ Z
+        H = out.reshape(k, m, k, m)
         for a in range(k):
-            of_class = weight * pi[:, a]
-            for c in range(a, k):
-                moved = of_class * ((1.0 if a == c else 0.0) - pi[:, c])
-                part = (F * moved[:, None]).T @ F
-                H[a, :, c, :], H[c, :, a, :] = part, part.T
-        return H.reshape(k * m, k * m)
+            # These by themselves: a probability near 1 would cancel.
+            bent = np.sqrt(weight * pi[:, a] * (1.0 - pi[:, a]))
+            rows = F * bent[:, None]
+            H[a, :, a, :] = rows.T @ rows
+        return out
 
     def class_diagonal(
         self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector, intercept: bool
@@ -146,14 +152,13 @@ class ArrayCurvature(RowStore):
 
     def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Vector:
         F, k = chosen.features(self, intercept), inverse.shape[0]
-        blocks = np.ascontiguousarray(inverse.transpose(0, 2, 1, 3))
-        own = [((F @ blocks[a, a]) * F).sum(1) for a in range(k)]
-        found = np.zeros(len(F))
+        own = np.empty((len(F), k))
         for a in range(k):
-            for c in range(a + 1, k):
-                pair = own[a] + own[c] - 2.0 * ((F @ blocks[a, c]) * F).sum(1)
-                np.maximum(found, pair, out=found)
-        return np.sqrt(found)
+            own[:, a] = ((F @ np.ascontiguousarray(inverse[a, :, a, :])) * F).sum(1)
+        # M_aa + M_bb - 2 M_ab is at most twice M_aa + M_bb: the two greatest.
+        if k > 2:
+            own = np.partition(own, k - 2, axis=1)[:, k - 2 :]
+        return np.sqrt(2.0 * own.sum(axis=1))
 
     def hessian(
         self, loss: Any, ev: Evaluation, q: Vector, response: Any, intercept: bool

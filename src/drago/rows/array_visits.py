@@ -38,6 +38,8 @@ _AT_ONCE = 1 << 19
 _LONG = 16
 # Rows that a first guess of the weights comes from, where there are many more.
 _GUESSED_FROM = 4096
+# Outputs up to which products with X are our own.
+_NARROW = 256
 NONE = locked(np.empty(0))
 
 
@@ -78,6 +80,10 @@ class ArrayVisits(ArrayCurvature):
             raw = np.empty((self.n_samples, b.size))
             raw[:] = b
             return raw
+        if self._is_narrow(w.shape[1]):
+            raw = np.empty((self.n_samples, w.shape[1]))
+            kernels.narrow_predict(X, np.ascontiguousarray(w), np.ascontiguousarray(b), raw)
+            return raw
         if X.dtype == np.float64:
             product = X @ (w[:, 0] if w.shape[1] == 1 else w)
             raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
@@ -96,7 +102,8 @@ class ArrayVisits(ArrayCurvature):
                 return seen.evaluation
         raw = self.predict(w, b) if raw is None else raw
         losses, dlosses = self.apply(loss, raw)
-        if not (are_finite(losses) and are_finite(dlosses)):
+        # The slopes of a softmax are finite where its losses are.
+        if not (are_finite(losses) and (loss.has_class_hessian or are_finite(dlosses))):
             bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
             i = int(np.argmax(bad))
             raise NonFiniteLossError(
@@ -229,8 +236,19 @@ class ArrayVisits(ArrayCurvature):
         if dlosses.shape[1] == 1:
             weighted = q * dlosses[:, 0]
             return Gradient(self.weighted_sum(weighted[:, None]), weighted.sum(keepdims=True))
+        if self._is_narrow(dlosses.shape[1]):
+            out, sums = np.empty((self.n_features, dlosses.shape[1])), np.empty(dlosses.shape[1])
+            kernels.narrow_gradient(self.X, q, np.ascontiguousarray(dlosses), out, sums)
+            return Gradient(out, sums)
         weighted = q[:, None] * dlosses
         return Gradient(self.weighted_sum(weighted), weighted.sum(axis=0))
+
+    def _is_narrow(self, n_outputs: int) -> bool:
+        """Whether there are several outputs, but so few that our own products are the faster."""
+        X = self.X
+        if not 1 < n_outputs <= _NARROW or self.is_sparse:
+            return False
+        return X.dtype == np.float64 and bool(X.flags.c_contiguous)
 
     def centre(self) -> Vector:
         return self.weighted_sum(self.p[:, None])[:, 0]

@@ -291,7 +291,8 @@ class RowStore:
     def class_leverages(self, chosen: Selection, inverse: Matrix, intercept: bool) -> RowVector:
         """The root of the largest ``(e_a - e_c)' M (e_a - e_c)`` over pairs of classes.
 
-        ``M_ac = f' inverse_ac f`` for the blocks of `inverse` (k x m x k x m).
+        ``M_ac = f' inverse_ac f`` for the blocks of `inverse` (k x m x k x m). What is no less
+        will do, such as the root of ``2 (M_aa + M_cc)``.
         """
         raise NotImplementedError
 

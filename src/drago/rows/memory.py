@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago._validation import check_groups, check_vector, locked
 from drago.rows.array_visits import NONE, ArrayVisits
 from drago.rows.base import (
@@ -202,7 +203,9 @@ class ArrayRows(ArrayVisits):
         return int(np.count_nonzero(q > above))
 
     def slope_along(self, q: Vector, dlosses: Matrix, step: Matrix) -> float:
-        return float(np.einsum("i,ic,ic->", q, dlosses, step))
+        if dlosses.shape[1] == 1:
+            return float(np.einsum("i,ic,ic->", q, dlosses, step))
+        return float(kernels.slope_along(q, dlosses, step))
 
     def slope_sums(self, q: Vector, dlosses: Matrix) -> tuple[Vector, Vector]:
         return q @ dlosses, q @ np.abs(dlosses)

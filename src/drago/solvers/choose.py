@@ -9,6 +9,7 @@ from drago.certificate.cost import curvature_cost, n_unknowns
 from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
+from drago.solvers import class_descent
 from drago.solvers.drago.method import Drago
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
@@ -54,7 +55,9 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
 
     1. In an `L2Ball`, Newton steps on small data (2^19 entries) with at most 250 unknowns, where
        they apply; otherwise DRAGO, which has them finish where they are affordable.
-    2. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
+    2. With many classes, dense features, l2_reg and a shift cost, L-BFGS in a metric, which is
+       compiled there (`drago.solvers.class_descent`).
+    3. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
        wherever a row enters the tail:
 
        - for a `CVaR` with the chi2 divergence, where they are compiled, on small data (2^19
@@ -69,10 +72,10 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
        passes; not for squared losses with a shift cost on a graphics card, where L-BFGS has the
        Hessian of all rows for its metric, unless it is the simplex with KL, whose Hessian changes
        with the weights.
-    3. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
+    4. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
        100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
        several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
-    4. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
+    5. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
     """
     if not problem.constraint.has_bounds:
         where = f"because it stays in {problem.constraint!r}; "
@@ -87,6 +90,9 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
             return Newton(), (IN_METRIC, LBFGS()), f"auto took newton, {where}; "
         return IN_METRIC, (*_newton(problem), LBFGS()), f"auto took lbfgs in a metric, {where}; "
     unknowns = n_unknowns(problem)
+    if class_descent.is_for(problem):
+        why = f"auto took lbfgs in a metric, for {problem.n_outputs} classes; "
+        return IN_METRIC, (*_newton(problem), LBFGS()), why
     if _is_for_newton(problem):
         why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
         return Newton(), (IN_METRIC,), why

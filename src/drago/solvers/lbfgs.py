@@ -19,6 +19,7 @@ from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.metric import Metric, is_box, make_metric
 from drago.problem import DROProblem, Evaluation, Gradient, NonFiniteLossError
+from drago.solvers import class_descent
 from drago.solvers.quasi_newton import Line, Memory
 
 Vector = npt.NDArray[np.float64]
@@ -74,6 +75,8 @@ class LBFGS(Method):
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         in_metric = self.metric != "euclidean" and not is_box(problem)
+        if in_metric and class_descent.is_for(problem):
+            return class_descent.ClassRun(problem, loop, self.memory, self.metric).minimise()
         kind = _LineSearchRun if in_metric and problem.rows.is_linear else _LBFGSRun
         run = kind(problem, loop, self)
         if problem.nu > 0 or problem.kappa_q <= 1:

@@ -366,9 +366,11 @@ class Multinomial(_Compiled):
     @staticmethod
     def _restricted(raw: Matrix, there: Array) -> Matrix:
         """The probabilities of the classes that have weight, among these."""
-        inside = raw[:, there]
-        top = inside.max(axis=1, keepdims=True)
-        return np.exp(inside - (top + np.log(np.exp(inside - top).sum(axis=1, keepdims=True))))
+        inside = raw if there.all() else raw[:, there]
+        found = inside - inside.max(axis=1, keepdims=True)
+        np.exp(found, out=found)
+        found /= found.sum(axis=1, keepdims=True)
+        return found
 
     def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
         self._require_rows(y, raw, q)

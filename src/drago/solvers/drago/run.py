@@ -19,6 +19,7 @@ from drago.loop.loop import Diverged, Iterate, Loop
 from drago.metric import Metric, is_box
 from drago.problem import DROProblem, Evaluation
 from drago.rows.tables.base import NOTICEABLE, Tables
+from drago.solvers import class_descent
 from drago.solvers.drago.constants import constants_in, theory_step
 from drago.solvers.drago.iterations import Iterations
 from drago.solvers.drago.one_block import OneBlockIterations
@@ -105,9 +106,11 @@ class Run:
             # Of the other methods, Newton's alone stays in a ball.
             wanted = settings.finish in ("auto", "newton")
             self.finish = "newton" if wanted and Newton.is_affordable(problem) else "none"
-        # On a device a certificate that fails costs more than all of another method's steps: the
-        # first one, or the first sign of a bad pace, is enough.
-        self.hands_over = self.finish != "none" and not problem.rows.is_on_host
+        # On a device, and with many classes, a certificate that fails costs more than all of
+        # another method's steps: the first one, or the first sign of a bad pace, is enough.
+        self.of_classes = class_descent.is_for(problem)
+        quick = self.of_classes or not problem.rows.is_on_host
+        self.hands_over = self.finish != "none" and quick
         self.watch = Watch(np.inf)
         self.rounds = 0
         if saved is not None:
@@ -395,7 +398,7 @@ class Run:
         finish, problem = self.finish, self.problem
         if self.hands_over and self.watch.best is not None:
             self.loop.suggest(self.watch.best.w, self.watch.best.b)
-        doubt = _DOUBT if self.hands_over else 1.0
+        doubt = _DOUBT if self.hands_over and not self.of_classes else 1.0
         metric = self.settings.metric
         if is_box(problem):
             metric, self.loop.metric = "diagonal", None  # where a box is still one
@@ -403,7 +406,7 @@ class Run:
             metric, self.loop.metric = "auto", None
         if finish == "newton":
             return self.loop.hand_over(Newton())
-        if finish == "lbfgs" or not Newton.is_affordable(problem):
+        if finish == "lbfgs" or self.of_classes or not Newton.is_affordable(problem):
             return self.loop.hand_over(LBFGS(metric=metric), doubt=doubt)
         cost = curvature_cost(problem, problem.rows.hessian_rows(self.state.weights()))
         if cost > _CHEAP:

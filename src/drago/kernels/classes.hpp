@@ -1,0 +1,125 @@
+// Several outputs: the softmax of many rows at once, and sums over rows and classes.
+//
+// A row has few classes, too few to fill the lanes of a vector; so the exponentials are taken over
+// a block of rows, whose entries are neighbours, and the logarithms over its rows.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "math.hpp"
+#include "views.hpp"
+
+namespace drago {
+
+// Entries of a block of rows, which stays in the cache, and rows of it at most.
+inline constexpr Index class_block = 1024, class_rows = 128;
+
+// log(1 + x) for x >= 0; NaN for NaN.
+DRAGO_INLINE double log1p_positive(double x) {
+    // 1 + x = 2^e m with 1 <= m < 2; up to 1, x itself keeps all digits.
+    const double whole = 1.0 + x;
+    std::uint64_t bits;
+    std::memcpy(&bits, &whole, sizeof bits);
+    const double e = static_cast<double>(static_cast<std::int64_t>(bits >> 52) - 1023);
+    bits = (bits & 0x000fffffffffffffu) | 0x3ff0000000000000u;
+    double m;
+    std::memcpy(&m, &bits, sizeof m);
+    const bool small = x <= 1.0;
+    const double rest = log1p_unit(small ? x : m - 1.0);
+    const double found = small ? rest : e * 0.6931471805599453 + rest;
+    return x < infinity ? found : x;
+}
+
+namespace detail {
+
+// `softmax_rows` for a number of classes that the compiler knows, or for any (0).
+template <int known, bool has_step>
+inline void softmax_of(Vec<const std::int64_t> y, const double* from, const double* step, double t,
+                       Index n_classes, double* raw, Out losses, double* slopes) {
+    const Index k = known > 0 ? known : n_classes;
+    const Index most = std::max<Index>(1, std::min(class_rows, class_block / k));
+    double rest[class_rows], above[class_rows];
+    for (Index first = 0; first < y.size; first += most) {
+        const Index size = std::min(most, y.size - first), entries = size * k;
+        const double* __restrict source = from + first * k;
+        double* __restrict e = slopes + first * k;
+        if constexpr (has_step) {
+            const double* __restrict move = step + first * k;
+            double* __restrict to = raw + first * k;
+#pragma omp simd
+            for (Index j = 0; j < entries; ++j) to[j] = source[j] + t * move[j];
+            source = to;
+        }
+        for (Index i = 0; i < size; ++i) {
+            const double* __restrict z = source + i * k;
+            double* __restrict own = e + i * k;
+            double top = z[0];
+#pragma omp simd reduction(max : top)
+            for (Index c = 1; c < k; ++c) top = z[c] > top ? z[c] : top;
+            above[i] = top - z[y[first + i]];
+#pragma omp simd
+            for (Index c = 0; c < k; ++c) own[c] = z[c] - top;
+        }
+#pragma omp simd
+        for (Index j = 0; j < entries; ++j) e[j] = exp_fast(e[j]);
+        for (Index i = 0; i < size; ++i) {
+            double* __restrict own = e + i * k;
+            const Index label = y[first + i];
+            // log(total) loses the digits of a loss near 0: total - 1 is summed without the 1.
+            double others = 0.0;
+#pragma omp simd reduction(+ : others)
+            for (Index c = 0; c < k; ++c) others += c != label ? own[c] : 0.0;
+            const double total = others + own[label], scale = 1.0 / total;
+            rest[i] = above[i] == 0.0 ? others : total - 1.0;
+#pragma omp simd
+            for (Index c = 0; c < k; ++c) own[c] *= scale;
+            own[label] = -others * scale;
+        }
+        double* __restrict out = losses.data + first;
+#pragma omp simd
+        for (Index i = 0; i < size; ++i) out[i] = log1p_positive(rest[i]) + above[i];
+    }
+}
+
+}  // namespace detail
+
+// Softmax cross-entropy of rows: losses, and slopes (softmax minus one-hot), at raw + t step where
+// there is a step; then `raw` receives that. The labels are numbers of outputs.
+template <bool has_step>
+inline void softmax_rows(Vec<const std::int64_t> y, const double* from, const double* step,
+                         double t, Index k, double* raw, Out losses, double* slopes) {
+    const auto run = [&](auto of) { of(y, from, step, t, k, raw, losses, slopes); };
+    switch (k) {
+        case 2:
+            return run(detail::softmax_of<2, has_step>);
+        case 3:
+            return run(detail::softmax_of<3, has_step>);
+        case 4:
+            return run(detail::softmax_of<4, has_step>);
+        case 5:
+            return run(detail::softmax_of<5, has_step>);
+        case 6:
+            return run(detail::softmax_of<6, has_step>);
+        default:
+            return run(detail::softmax_of<0, has_step>);
+    }
+}
+
+// sum_i q_i <slopes_i, step_i>, over the rows of weight.
+inline double slope_along(In q, Mat<const double> slopes, Mat<const double> step) {
+    double total = 0.0;
+    for (Index i = 0; i < q.size; ++i) {
+        if (q[i] == 0.0) continue;
+        const double *__restrict s = slopes.row(i), *__restrict m = step.row(i);
+        double own = 0.0;
+#pragma omp simd reduction(+ : own)
+        for (Index c = 0; c < slopes.cols; ++c) own += s[c] * m[c];
+        total += q[i] * own;
+    }
+    return total;
+}
+
+}  // namespace drago

@@ -1,0 +1,356 @@
+// L-BFGS in a metric for the softmax loss and a capped simplex, whole iterations at a time.
+//
+// The unknowns are theta = (w, c), w by rows (features x classes), and with an intercept c = b +
+// mean' w, so that the two do not interfere. The general way through Python, with the same search
+// along lines, is `drago.solvers.quasi_newton`.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "classes.hpp"
+#include "dual_capped.hpp"
+#include "narrow.hpp"
+#include "views.hpp"
+
+namespace drago {
+
+// The problem and the metric: `basis` and its transpose are empty where the metric is diagonal,
+// the baseline where there is none.
+struct ClassProblem {
+    Mat<const double> X;
+    Vec<const std::int64_t> y;
+    In baseline, p;
+    bool is_kl, intercept;
+    double cap, nu, mu;
+    In mean, eigenvalues;
+    Mat<const double> basis, turned;
+    double along;
+    // The weights at some losses, for another set than the capped simplex.
+    std::function<void(Out losses, Out q)> weights;
+};
+
+// A point: raw predictions, losses, slopes and weights.
+struct ClassPoint {
+    Mat<double> raw;
+    Out losses;
+    Mat<double> slopes;
+    Out q;
+};
+
+// The last pairs, in a ring; each row is a step or the change of the gradient along it.
+struct ClassMemory {
+    Mat<double> steps, changes;
+    Index count, next;
+};
+
+// The conditions of Wolfe and the limits of a search, as in `drago.solvers.quasi_newton`.
+inline constexpr double wolfe_fall = 1e-4, wolfe_flat = 0.6, search_rounding = 1e-14;
+inline constexpr int search_trials = 25, search_slow = 2;
+inline constexpr double search_longest = 1e10;
+
+// What a call has led to. The state is 0 when there is more to do, 1 when an estimate is small
+// enough, 2 when no step helps.
+struct ClassAnswer {
+    Index iterations = 0, trials = 0;
+    double value = 0.0, estimate = 0.0, tangent = 0.0, tau = nan;
+    int state = 0;
+};
+
+class ClassDescent {
+  public:
+    ClassDescent(const ClassProblem& of, ClassPoint here, ClassPoint other, Out theta, Out slope,
+                 ClassMemory& memory, double tau)
+        : of(of), d(of.X.cols), k(here.raw.cols), n(of.X.rows), size(theta.size), here(here),
+          there(other), theta(theta), slope(slope), memory(memory), tau(tau),
+          room(static_cast<std::size_t>(5 * size + n * k + 2 * k)), coefficients(64) {
+        dx = room.data(), fresh = dx + size, turned = fresh + size, spare = turned + size;
+        sums = spare + size, shift = sums + k, draw = shift + k;
+    }
+
+    // Where theta is, with the gradient there. The raw predictions are given, or are made.
+    double start() {
+        predict(theta.data, here.raw.data);
+        Along at = evaluate_there(0.0, here.raw.data);
+        std::swap(here, there);
+        gradient();
+        return at.value;
+    }
+
+    // Up to `most` iterations; fewer where an estimate of the gap has fallen to its share of what
+    // the objective has fallen below the reference.
+    ClassAnswer run(double value, Index most, double reference, double share,
+                    double share_of_tangent) {
+        ClassAnswer answer;
+        answer.value = value;
+        take_apart();
+        direction();
+        measure(answer);
+        while (answer.state == 0 && answer.iterations < most) {
+            const double falling = dot(slope.data, dx);
+            Along found{};
+            const bool has = falling < 0.0 && search(answer.value, falling, found);
+            if (!has) {
+                if (memory.count == 0) answer.state = 2;
+                memory.count = 0;  // old pairs can jam the method far from the optimum
+                direction();
+                continue;
+            }
+            if (found.t != last) evaluate(found.t);
+            std::swap(here, there);
+            std::copy(slope.data, slope.data + size, fresh);
+            for (Index j = 0; j < size; ++j) theta[j] += found.t * dx[j];
+            gradient();
+            remember(found.t);
+            direction();
+            answer.value = found.value;
+            ++answer.iterations;
+            measure(answer);
+            const double fallen = std::max(reference - answer.value, 0.0);
+            if (answer.estimate < share * fallen || answer.tangent < share_of_tangent * fallen)
+                answer.state = 1;
+        }
+        answer.tau = tau;
+        answer.trials = trials;
+        return answer;
+    }
+
+    const ClassPoint& point() const { return here; }
+
+  private:
+    struct Along {
+        double t, value, slope;
+    };
+
+    const ClassProblem& of;
+    const Index d, k, n, size;
+    ClassPoint here, there;
+    Out theta, slope;
+    ClassMemory& memory;
+    double tau;
+    Scratch room, coefficients;
+    double *dx, *fresh, *turned, *spare, *sums, *shift, *draw;
+    double last = -1.0, ridge[3] = {};
+    Index trials = 0;
+    double plain_square = 0.0;
+
+    double dot(const double* __restrict a, const double* __restrict b) const {
+        double total = 0.0;
+#pragma omp simd reduction(+ : total)
+        for (Index j = 0; j < size; ++j) total += a[j] * b[j];
+        return total;
+    }
+
+    // to = X w + b at some theta.
+    void predict(const double* at, double* to) {
+        std::fill(shift, shift + k, 0.0);
+        if (of.intercept) {
+            for (Index c = 0; c < k; ++c) shift[c] = at[d * k + c];
+            for (Index j = 0; j < d; ++j)
+                for (Index c = 0; c < k; ++c) shift[c] -= of.mean[j] * at[j * k + c];
+        }
+        narrow_predict(of.X, {at, d, k}, {shift, k}, {to, n, k});
+    }
+
+    // to = B^-1 from, with the metric B.
+    void unbend(const double* from, double* to) {
+        if (of.basis.empty()) {
+            for (Index j = 0; j < d; ++j)
+                for (Index c = 0; c < k; ++c) to[j * k + c] = from[j * k + c] / of.eigenvalues[j];
+        } else {
+            std::fill(shift, shift + k, 0.0);
+            narrow_predict(of.turned, {from, d, k}, {shift, k}, {spare, d, k});
+            for (Index j = 0; j < d; ++j)
+                for (Index c = 0; c < k; ++c) spare[j * k + c] /= of.eigenvalues[j];
+            narrow_predict(of.basis, {spare, d, k}, {shift, k}, {to, d, k});
+        }
+        for (Index j = d * k; j < size; ++j) to[j] = from[j] / of.along;
+    }
+
+    // The gradient at `here`.
+    void gradient() {
+        narrow_gradient(of.X, here.q, here.slopes, {slope.data, d, k}, {sums, k});
+        for (Index j = 0; j < d; ++j) {
+            const double mean = of.intercept ? of.mean[j] : 0.0;
+            for (Index c = 0; c < k; ++c)
+                slope[j * k + c] += of.mu * theta[j * k + c] - mean * sums[c];
+        }
+        if (of.intercept) std::copy(sums, sums + k, slope.data + d * k);
+        take_apart();
+    }
+
+    // The slopes' sums, and the square of the gradient in w, from the gradient.
+    void take_apart() {
+        if (of.intercept) std::copy(slope.data + d * k, slope.data + size, sums);
+        plain_square = 0.0;
+        for (Index j = 0; j < d; ++j) {
+            const double mean = of.intercept ? of.mean[j] : 0.0;
+            for (Index c = 0; c < k; ++c) {
+                const double one = slope[j * k + c] + mean * sums[c];
+                plain_square += one * one;
+            }
+        }
+    }
+
+    // What the next step promises, by the Hessian that the last pairs know, and what the curvature
+    // of the losses alone leaves to a certificate; and the tangents' bound.
+    void measure(ClassAnswer& answer) {
+        unbend(slope.data, turned);
+        answer.estimate = 0.5 * std::max(dot(slope.data, turned), -dot(slope.data, dx));
+        answer.tangent = of.mu > 0.0 ? 0.5 * plain_square / of.mu : infinity;
+        if (!of.intercept) return;
+        // About what it costs to make the slopes' sum 0, class by class, as the bound asks for.
+        std::fill(shift, shift + k, 0.0);
+        for (Index i = 0; i < n; ++i) shift[of.y[i]] += here.q[i];
+        double share = 0.0, spread = 0.0;
+        for (Index c = 0; c < k; ++c)
+            if (sums[c] > 0.0) share = std::max(share, sums[c] / (sums[c] + shift[c]));
+        for (Index j = 0; j < d; ++j)
+            spread += (of.eigenvalues[j] - of.mu) / of.along + of.mean[j] * of.mean[j];
+        answer.tangent += share * share * (1.0 + 0.125 * spread / of.mu);
+    }
+
+    // dx = -H slope, by the two loops over the pairs; H_0 is the inverse of the metric, scaled.
+    void direction() {
+        const Index m = memory.steps.rows;
+        const auto row = [&](Index age) { return (memory.next - 1 - age + 2 * m) % m; };
+        if (static_cast<Index>(coefficients.size()) < 2 * m) coefficients.resize(2 * m);
+        std::copy(slope.data, slope.data + size, turned);
+        for (Index age = 0; age < memory.count; ++age) {
+            const double *s = memory.steps.row(row(age)), *y = memory.changes.row(row(age));
+            const double rho = 1.0 / dot(s, y), a = rho * dot(s, turned);
+            coefficients[age] = a, coefficients[m + age] = rho;
+            for (Index j = 0; j < size; ++j) turned[j] -= a * y[j];
+        }
+        unbend(turned, dx);
+        if (memory.count > 0) {
+            const double* y = memory.changes.row(row(0));
+            unbend(y, turned);
+            const double scale = 1.0 / (coefficients[m] * dot(y, turned));
+            for (Index j = 0; j < size; ++j) dx[j] *= scale;
+        }
+        for (Index age = memory.count - 1; age >= 0; --age) {
+            const double *s = memory.steps.row(row(age)), *y = memory.changes.row(row(age));
+            const double b = coefficients[m + age] * dot(y, dx);
+            for (Index j = 0; j < size; ++j) dx[j] += (coefficients[age] - b) * s[j];
+        }
+        for (Index j = 0; j < size; ++j) dx[j] = -dx[j];
+    }
+
+    // Keep the pair of a step t dx and the change since the gradient `fresh`, if it has curvature.
+    void remember(double t) {
+        double *s = memory.steps.row(memory.next), *y = memory.changes.row(memory.next);
+        for (Index j = 0; j < size; ++j) s[j] = t * dx[j], y[j] = slope[j] - fresh[j];
+        if (!(dot(s, y) > 1e-16 * std::sqrt(dot(s, s) * dot(y, y)))) return;
+        memory.next = (memory.next + 1) % memory.steps.rows;
+        memory.count = std::min(memory.count + 1, memory.steps.rows);
+    }
+
+    // The objective and its slope at length t, and all of the point `there`.
+    Along evaluate(double t) {
+        softmax_rows<true>(of.y, here.raw.data, draw, t, k, there.raw.data, there.losses,
+                           there.slopes.data);
+        return finish(t);
+    }
+
+    Along evaluate_there(double t, const double* raw) {
+        std::copy(raw, raw + n * k, there.raw.data);
+        std::fill(draw, draw + n * k, 0.0);
+        std::fill(ridge, ridge + 3, 0.0);
+        for (Index j = 0; j < d * k; ++j) ridge[0] += theta[j] * theta[j];
+        softmax_rows<false>(of.y, raw, nullptr, 0.0, k, nullptr, there.losses, there.slopes.data);
+        return finish(t);
+    }
+
+    Along finish(double t) {
+        ++trials;
+        last = t;
+        double total = 0.0;
+        for (Index i = 0; i < n; ++i) {
+            if (!of.baseline.empty()) there.losses[i] -= of.baseline[i];
+            total += there.losses[i];
+        }
+        if (!std::isfinite(total)) {
+            last = -1.0;
+            return {t, infinity, infinity};
+        }
+        if (of.weights)
+            of.weights(there.losses, there.q);
+        else
+            tau = of.is_kl ? capped_kl(there.losses, of.p, of.nu, of.cap, tau, there.q, {})
+                           : capped_chi2(there.losses, of.p, of.nu, of.cap, tau, there.q);
+        double loss = 0.0, away = 0.0;
+        for (Index i = 0; i < n; ++i) {
+            const double q = there.q[i];
+            if (q == 0.0) continue;
+            loss += q * there.losses[i];
+            away += of.is_kl ? q * std::log(q / of.p[i]) : 0.5 * q * q / of.p[i];
+        }
+        if (!of.is_kl) away -= 0.5;
+        const double square = ridge[0] + t * (2.0 * ridge[1] + t * ridge[2]);
+        const double rise = slope_along(there.q, there.slopes, {draw, n, k});
+        return {t, loss - of.nu * away + 0.5 * of.mu * square,
+                rise + of.mu * (ridge[1] + t * ridge[2])};
+    }
+
+    // A length that meets the conditions of Wolfe; whether one was found.
+    bool search(double value, double falling, Along& best) {
+        predict(dx, draw);
+        std::fill(ridge, ridge + 3, 0.0);
+        for (Index j = 0; j < d * k; ++j) {
+            ridge[0] += theta[j] * theta[j];
+            ridge[1] += theta[j] * dx[j];
+            ridge[2] += dx[j] * dx[j];
+        }
+        const Along origin{0.0, value, falling};
+        const double level = value + search_rounding * std::abs(value);
+        Along low = origin, high{};
+        bool has_high = false, has_best = false;
+        std::vector<double> widths;
+        double t = 1.0;
+        for (int trial = 0; trial < search_trials; ++trial) {
+            const Along at = evaluate(t);
+            const bool fallen = at.value <= value + wolfe_fall * t * falling;
+            if (fallen || (at.value <= level && at.slope <= -0.8 * falling)) {
+                if (std::abs(at.slope) <= -wolfe_flat * falling) {
+                    best = at;
+                    return true;
+                }
+                if (at.value < (has_best ? best : origin).value) best = at, has_best = true;
+            }
+            if (at.slope < 0.0 && at.value <= level) {
+                low = at;
+            } else {
+                high = at, has_high = true;
+            }
+            if (has_high) {
+                widths.push_back(high.t - low.t);
+                t = between(low, high, widths);
+            } else {
+                t = 4.0 * low.t;
+            }
+            if (!(t < search_longest) || t <= low.t) break;
+        }
+        return has_best;
+    }
+
+    static double between(const Along& low, const Along& high, const std::vector<double>& widths) {
+        const double width = high.t - low.t;
+        const std::size_t count = widths.size();
+        double share = 0.1;
+        if (std::isfinite(high.value) && high.slope > 0.0) {
+            const double rise = high.value - low.value;
+            share = count % 2 ? low.slope / (low.slope - high.slope)
+                              : (high.slope * width - rise) / ((high.slope - low.slope) * width);
+        }
+        if (count > search_slow && widths.back() > 0.2 * widths[count - 1 - search_slow])
+            share = 0.5;
+        return low.t + width * std::min(std::max(share, 0.02), 0.98);
+    }
+};
+
+}  // namespace drago

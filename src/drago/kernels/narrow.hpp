@@ -1,0 +1,128 @@
+// Products of a tall matrix with a narrow one, by tiles that stay in the registers: what the rows
+// cost with a few outputs. A BLAS is made for wider ones.
+#pragma once
+
+#include <algorithm>
+
+#include "views.hpp"
+
+namespace drago {
+
+// Columns of a tile, and rows of it; columns are filled up with zeros.
+inline constexpr Index narrow_step = 8;
+inline constexpr int narrow_rows = 4;
+// Rows at a time whose features stay in the cache.
+inline constexpr Index narrow_block = 64;
+
+inline Index narrow_width(Index k) { return (k + narrow_step - 1) / narrow_step * narrow_step; }
+
+namespace detail {
+
+// raw = X w + b for `count` rows of X (at most a tile) and `wide` columns.
+template <int wide>
+inline void predict_tile(const double* const* x, int count, Index d, const double* w, Index width,
+                         const double* b, double* raw, Index k, Index left) {
+    double sum[narrow_rows][wide];
+    for (int r = 0; r < narrow_rows; ++r)
+        for (int c = 0; c < wide; ++c) sum[r][c] = b[c];
+    for (Index j = 0; j < d; ++j) {
+        const double* __restrict column = w + j * width;
+        for (int r = 0; r < narrow_rows; ++r) {
+            const double factor = x[r][j];
+#pragma omp simd
+            for (int c = 0; c < wide; ++c) sum[r][c] += factor * column[c];
+        }
+    }
+    for (int r = 0; r < count; ++r)
+        for (Index c = 0; c < std::min<Index>(wide, left); ++c) raw[r * k + c] = sum[r][c];
+}
+
+// out (d x width) += x' s for `rows` rows: the features j.. and the columns from `first` on.
+template <int wide>
+inline void gradient_tile(const double* const* x, Index rows, Index j, int features,
+                          const double* s, Index width, double* out) {
+    double sum[narrow_rows][wide] = {};
+    if (features == narrow_rows) {
+        for (Index i = 0; i < rows; ++i) {
+            const double *__restrict row = x[i] + j, *__restrict own = s + i * width;
+            for (int r = 0; r < narrow_rows; ++r) {
+#pragma omp simd
+                for (int c = 0; c < wide; ++c) sum[r][c] += row[r] * own[c];
+            }
+        }
+    } else {
+        for (Index i = 0; i < rows; ++i) {
+            const double *__restrict row = x[i] + j, *__restrict own = s + i * width;
+            for (int r = 0; r < features; ++r) {
+#pragma omp simd
+                for (int c = 0; c < wide; ++c) sum[r][c] += row[r] * own[c];
+            }
+        }
+    }
+    for (int r = 0; r < features; ++r)
+        for (int c = 0; c < wide; ++c) out[r * width + c] += sum[r][c];
+}
+
+}  // namespace detail
+
+// raw = X w + b.
+inline void narrow_predict(Mat<const double> X, Mat<const double> w, In b, Mat<double> raw) {
+    const Index n = X.rows, d = X.cols, k = w.cols, width = narrow_width(k);
+    Scratch filled(static_cast<std::size_t>((d + 1) * width));
+    double* shift = filled.data() + d * width;
+    for (Index j = 0; j < d; ++j) std::copy(w.row(j), w.row(j) + k, filled.data() + j * width);
+    std::copy(b.data, b.data + k, shift);
+    for (Index i = 0; i < n; i += narrow_rows) {
+        const int count = static_cast<int>(std::min<Index>(narrow_rows, n - i));
+        const double* x[narrow_rows];
+        for (int r = 0; r < narrow_rows; ++r) x[r] = X.row(i + std::min(r, count - 1));
+        Index c = 0;
+        for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
+            detail::predict_tile<2 * narrow_step>(x, count, d, filled.data() + c, width, shift + c,
+                                                  raw.row(i) + c, k, k - c);
+        if (c < width)
+            detail::predict_tile<narrow_step>(x, count, d, filled.data() + c, width, shift + c,
+                                              raw.row(i) + c, k, k - c);
+    }
+}
+
+// out = X' (q slopes), and the sums of q slopes; only rows of weight are visited.
+inline void narrow_gradient(Mat<const double> X, In q, Mat<const double> slopes, Mat<double> out,
+                            Out sums) {
+    const Index n = X.rows, d = X.cols, k = slopes.cols, width = narrow_width(k);
+    Scratch room(static_cast<std::size_t>((d + 1 + narrow_block) * width));
+    double *total = room.data(), *last = total + d * width, *s = last + width;
+    const double* x[narrow_block];
+    Index size = 0;
+    const auto add = [&] {
+        for (Index j = 0; j < d; j += narrow_rows) {
+            const int features = static_cast<int>(std::min<Index>(narrow_rows, d - j));
+            Index c = 0;
+            for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
+                detail::gradient_tile<2 * narrow_step>(x, size, j, features, s + c, width,
+                                                       total + j * width + c);
+            if (c < width)
+                detail::gradient_tile<narrow_step>(x, size, j, features, s + c, width,
+                                                   total + j * width + c);
+        }
+        size = 0;
+    };
+    for (Index i = 0; i < n; ++i) {
+        const double weight = q[i];
+        if (weight == 0.0) continue;
+        const double* __restrict from = slopes.row(i);
+        double *__restrict to = s + size * width, *__restrict sum = last;
+#pragma omp simd
+        for (Index c = 0; c < k; ++c) {
+            to[c] = weight * from[c];
+            sum[c] += to[c];
+        }
+        x[size] = X.row(i);
+        if (++size == narrow_block) add();
+    }
+    if (size > 0) add();
+    for (Index j = 0; j < d; ++j) std::copy(total + j * width, total + j * width + k, out.row(j));
+    std::copy(last, last + k, sums.data);
+}
+
+}  // namespace drago

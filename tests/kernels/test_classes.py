@@ -1,0 +1,172 @@
+"""The kernels for several outputs against NumPy, and the certificates that rest on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.exceptions import ConvergenceWarning
+
+import drago
+from drago import kernels
+from drago.certificate.hessian import hessian
+from drago.rows.array_curvature import Chosen
+from drago.solvers import class_descent
+
+SHAPES = [(1, 1, 2), (5, 3, 3), (64, 7, 4), (131, 4, 17), (70, 33, 9), (9, 2, 200)]
+
+
+def problem_of(n=60, d=4, k=5, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) * np.geomspace(1.0, 0.1, d)
+    y = np.append(np.arange(k), rng.integers(k, size=n - k))
+    settings = {"uncertainty": drago.CVaR(0.4), "shift_cost": 0.05, "l2_reg": 1e-2} | more
+    return drago.DROProblem(X, y, loss="multinomial", **settings)
+
+
+@pytest.mark.parametrize(("n", "d", "k"), SHAPES)
+def test_products_by_tiles(n, d, k):
+    rng = np.random.default_rng(n)
+    X, w, b = rng.normal(size=(n, d)), rng.normal(size=(d, k)), rng.normal(size=k)
+    raw, out, sums = np.empty((n, k)), np.empty((d, k)), np.empty(k)
+    kernels.narrow_predict(X, w, b, raw)
+    np.testing.assert_allclose(raw, X @ w + b, rtol=1e-12, atol=1e-12)
+    q, slopes = rng.random(n) * (rng.random(n) < 0.6), rng.normal(size=(n, k))
+    kernels.narrow_gradient(X, q, slopes, out, sums)
+    np.testing.assert_allclose(out, X.T @ (q[:, None] * slopes), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sums, q @ slopes, rtol=1e-12, atol=1e-12)
+    step = rng.normal(size=(n, k))
+    found = kernels.slope_along(q, slopes, step)
+    np.testing.assert_allclose(found, (q[:, None] * slopes * step).sum(), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "shapes"),
+    [
+        ("narrow_predict", [(3, 2), (3, 2), (2,), (3, 2)]),
+        ("narrow_gradient", [(3, 2), (3,), (3, 2), (3, 2), (2,)]),
+        ("slope_along", [(3,), (3, 2), (2, 2)]),
+    ],
+)
+def test_arrays_that_do_not_fit(call, shapes):
+    with pytest.raises(ValueError, match="do not fit"):
+        getattr(kernels, call)(*map(np.ones, shapes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(2, 12), st.floats(0.01, 300.0), st.integers(0, 99))
+def test_softmax_of_many_rows(n, k, size, seed):
+    """Losses and slopes keep their digits, also where a loss is near 0."""
+    rng = np.random.default_rng(seed)
+    start, step = size * rng.normal(size=(n, k)), rng.normal(size=(n, k))
+    y = rng.integers(k, size=n)
+    raw, losses, slopes = np.empty((n, k)), np.empty(n), np.empty((n, k))
+    assert kernels.multinomial_along(y, start, step, 0.5, raw, losses, slopes)
+    np.testing.assert_allclose(raw, start + 0.5 * step, rtol=1e-15, atol=1e-13)
+    away = raw - raw[np.arange(n), y][:, None]
+    others = np.ones((n, k), dtype=bool)
+    others[np.arange(n), y] = False
+    top = np.maximum(away.max(axis=1, keepdims=True), 0.0)
+    rest = np.where(others, np.exp(away - top), 0.0).sum(axis=1)
+    expected = np.where(
+        top[:, 0] == 0, np.log1p(rest), np.log(rest + np.exp(-top[:, 0])) + top[:, 0]
+    )
+    np.testing.assert_allclose(losses, expected, rtol=1e-12, atol=1e-300)
+    total = rest + np.exp(-top[:, 0])
+    pi = np.exp(away - top) / total[:, None]
+    pi[np.arange(n), y] = -rest / total
+    np.testing.assert_allclose(slopes, pi, rtol=1e-12, atol=1e-300)
+
+
+def test_a_label_that_is_none():
+    arrays = np.zeros((2, 3)), np.zeros((2, 3))
+    room = np.empty((2, 3)), np.empty(2), np.empty((2, 3))
+    assert not kernels.multinomial_along(np.array([0, 3]), *arrays, 1.0, *room)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_hessian_of_classes(intercept):
+    """The blocks from one square are those of each pair of classes; by differences of P too."""
+    problem = problem_of(fit_intercept=intercept, shift_cost=2.0)
+    rng = np.random.default_rng(1)
+    w, b = rng.normal(size=(4, 5)), rng.normal(size=5) * intercept
+    ev = problem.evaluate(w, b)
+    q = problem.dual_oracle().weights(ev.losses, problem.nu)
+    F = np.column_stack([problem.X, np.ones(60)]) if intercept else problem.X
+    pi = problem.loss.probabilities(ev.raw)
+    expected = np.zeros((5, F.shape[1], 5, F.shape[1]))
+    for i in range(60):
+        bent = np.diag(pi[i]) - np.outer(pi[i], pi[i])
+        expected += q[i] * np.einsum("ac,j,l->ajcl", bent, F[i], F[i])
+    chosen = Chosen(np.flatnonzero(q))
+    H = problem.rows.class_hessian(problem.loss, chosen, ev.raw, q, intercept)
+    np.testing.assert_allclose(H.reshape(expected.shape), expected, atol=1e-12)
+    H = hessian(problem, ev, q, problem.dual_oracle())
+
+    def gradient(t):
+        there = problem.evaluate(w + t * dw, b + t * db)
+        weights = problem.dual_oracle().weights(there.losses, problem.nu)
+        g = problem.gradient(there, weights)
+        slope = g.w + problem.mu * there.w
+        return (np.vstack([slope, g.b]) if intercept else slope).T.reshape(-1)
+
+    dw, db = rng.normal(size=(4, 5)), rng.normal(size=5) * intercept
+    flat = (np.vstack([dw, db]) if intercept else dw).T.reshape(-1)
+    found = (gradient(1e-6) - gradient(-1e-6)) / 2e-6
+    np.testing.assert_allclose(H @ flat, found, rtol=1e-5, atol=1e-7)
+
+
+def test_leverages_are_never_too_small():
+    problem, rng = problem_of(), np.random.default_rng(2)
+    root = rng.normal(size=(20, 20))
+    inverse = (root @ root.T).reshape(5, 4, 5, 4)
+    found = problem.rows.class_leverages(Chosen(np.arange(60)), inverse, False)
+    for i, x in enumerate(problem.X):
+        M = np.einsum("j,ajcl,l->ac", x, inverse, x)
+        pairs = np.diag(M)[:, None] + np.diag(M) - 2.0 * M
+        exact = np.sqrt(pairs.max())
+        assert exact <= found[i] * (1 + 1e-12)
+        largest = np.sort(np.diag(M))[-2:].sum()
+        np.testing.assert_allclose(found[i], np.sqrt(2.0 * largest))
+
+
+SETS = [
+    (drago.CVaR(0.3), "chi2"),
+    (drago.CVaR(0.3), "kl"),
+    (drago.Simplex(), "kl"),
+    (drago.Extremile(2.0), "chi2"),
+    (drago.Chi2Ball(1.0), "chi2"),
+]
+
+
+@pytest.mark.parametrize(("uncertainty", "divergence"), SETS)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_descent_ends_at_the_optimum(uncertainty, divergence, intercept):
+    """The compiled iterations and scipy's agree on the optimum, for every kind of set."""
+    problem = problem_of(uncertainty=uncertainty, divergence=divergence, fit_intercept=intercept)
+    assert class_descent.is_for(problem)
+    found = drago.solve(problem, "auto", tol=1e-9)
+    assert "classes" in found.message and found.status == "optimal"
+    other = drago.solve(problem, drago.LBFGS(), tol=1e-8)
+    np.testing.assert_allclose(found.primal, other.primal, rtol=1e-7)
+    assert drago.certify(problem, found.coef, found.intercept).rel_gap <= 1e-7
+
+
+def test_descent_with_a_baseline_and_diagonal_metric():
+    rng = np.random.default_rng(3)
+    problem = problem_of(baseline=rng.random(60), fit_intercept=True)
+    for metric in ("auto", "diagonal"):
+        found = drago.solve(problem, drago.LBFGS(metric=metric), tol=1e-8)
+        assert found.status == "optimal"
+    wide = problem_of(n=12, d=300, k=3)
+    assert class_descent.metric_kind(wide) == "diagonal"
+    assert drago.solve(wide, tol=1e-6).status == "optimal"
+
+
+def test_the_search_keeps_to_limits():
+    with pytest.warns(ConvergenceWarning, match="max_iter=7"):
+        found = drago.solve(problem_of(), drago.LBFGS(metric="auto"), tol=0.0, max_iter=7)
+    assert found.n_iter == 7
+    found = drago.solve(problem_of(), tol=1e-11)
+    assert found.rel_gap <= 1e-11
