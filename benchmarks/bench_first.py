@@ -40,6 +40,12 @@ CASES = {
         f"drago.DRORegressor({SETTING})",
     ),
 }
+SPARSE = (
+    "from scipy import sparse; rng = np.random.default_rng(0); n, d = {n}, 20_000; "
+    "places = np.sort(rng.integers(0, d, size=(n, 50)), axis=1).reshape(-1); "
+    "X = sparse.csr_array((rng.normal(size=n * 50), places, 50 * np.arange(n + 1)), shape=(n, d)); "
+    "X.sum_duplicates(); y = X @ rng.normal(size=d) + rng.standard_t(3, size=n)"
+)
 LARGE = (
     "rng = np.random.default_rng(0); X = rng.normal(size=({n}, 50)) * np.logspace(0, 2, 50); "
     "y = X @ np.ones(50) + rng.standard_t(3, size={n})"
@@ -146,12 +152,16 @@ def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def limit(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Seconds until the first fit with `time_limit=1` and `tol=1e-13` returns."""
-    table = Table({"rows": "9d", "solver": "8s", "seconds": "8.2f"})
-    for n in (2_000, 200_000, 1_000_000):
-        for solver in ("auto", "drago"):
+    table = Table({"rows": "9d", "features": "8s", "solver": "8s", "seconds": "8.2f"})
+    few, most = ("auto", "drago"), ("auto", "drago", "lbfgs", "gd", "sgd", "lsvrg", "prospect")
+    cases = [(LARGE, n, few) for n in (2_000, 200_000)]
+    cases += [(LARGE, 1_000_000, (*most, "newton")), (SPARSE, 1_000_000, most)]
+    for data, n, solvers in cases[:2] if options.quick else cases:
+        for solver in solvers:
             model = f"drago.DRORegressor({SETTING}, tol=1e-13, time_limit=1, solver={solver!r})"
-            spent = fits(LARGE.format(n=n), model)[0]
-            table.add({"rows": n, "solver": solver, "seconds": spent})
+            spent = fits(data.format(n=n), model)[0]
+            kind = "dense" if data is LARGE else "sparse"
+            table.add({"rows": n, "features": kind, "solver": solver, "seconds": spent})
     return table.rows
 
 

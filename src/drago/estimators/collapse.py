@@ -27,6 +27,7 @@ MOST_ROWS = 10_000
 # A fit with less than this share of the mean fit's skill has collapsed.
 SHARE = 0.5
 _TOL = 1e-3
+_SHARE_OF_TIME = 0.1
 # Features up to which a least-squares fit is made by its normal equations.
 _FEW_FEATURES = 100
 
@@ -48,7 +49,9 @@ class Skill(NamedTuple):
         return bool(self.mean_fit > 0 and self.fit < SHARE * self.mean_fit)
 
 
-def measure_skill(problem: DROProblem, result: SolverResult) -> Skill:
+def measure_skill(
+    problem: DROProblem, result: SolverResult, time_limit: float | None = None
+) -> Skill:
     """The skill of a fit, and of the mean fit on at most 10,000 of the rows.
 
     Parameters
@@ -57,6 +60,8 @@ def measure_skill(problem: DROProblem, result: SolverResult) -> Skill:
         On arrays.
     result : SolverResult
         Its solution.
+    time_limit : float, optional
+        That of the fit; the mean fit may take a tenth of it.
     """
     if problem.loss.is_users:  # it may not like to be called elsewhere
         return Skill(np.nan, np.nan)
@@ -82,10 +87,11 @@ def measure_skill(problem: DROProblem, result: SolverResult) -> Skill:
     own = skill(result.coef, result.intercept)
     if own >= SHARE or not np.isfinite(own):
         return Skill(own, np.nan)
-    return Skill(own, skill(*_mean_fit(plain)))
+    limit = None if time_limit is None else _SHARE_OF_TIME * time_limit
+    return Skill(own, skill(*_mean_fit(plain, limit)))
 
 
-def _mean_fit(problem: DROProblem) -> tuple[Any, Any]:
+def _mean_fit(problem: DROProblem, time_limit: float | None) -> tuple[Any, Any]:
     """The coefficients and the intercept of a mean fit, as well as they need be known."""
     few = problem.n_features <= _FEW_FEATURES and not problem.is_sparse
     if few and problem.loss.is_quadratic and problem.constraint.is_everything:
@@ -93,7 +99,7 @@ def _mean_fit(problem: DROProblem) -> tuple[Any, Any]:
     method: Any = LBFGS() if problem.constraint.has_bounds else "auto"
     with warnings.catch_warnings():  # what it reaches is enough
         warnings.simplefilter("ignore")
-        found = solve(problem, method, tol=_TOL)
+        found = solve(problem, method, tol=_TOL, time_limit=time_limit)
     return found.coef, found.intercept
 
 
