@@ -19,6 +19,9 @@ Array = npt.NDArray[Any]
 
 # Mean square of a target below which losses leave the range of floating point.
 LEAST_SQUARE = 1e-300
+# Entries up to which a sum of squares is none of BLAS's: it would wake threads, which may take
+# milliseconds, from ten thousand entries on.
+_SMALL = 1 << 20
 
 
 def shown(value: Any) -> str:
@@ -124,7 +127,8 @@ def numeric(name: str, value: Any) -> Array:
 def sum_of_squares(values: Array) -> float:
     """In one pass and without a temporary array; not finite where an entry or a square is not."""
     flat = values.ravel("K")
-    return float(np.vdot(flat, flat))
+    small = flat.size <= _SMALL
+    return float(np.einsum("i,i->", flat, flat) if small else np.vdot(flat, flat))
 
 
 def _require_finite(name: str, values: Array, sparse: Any = None) -> float:

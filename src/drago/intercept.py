@@ -143,6 +143,9 @@ def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
     """
     if problem.loss.is_of_residuals:
         least, greatest, middle = problem.rows.offsets(raw)
+        is_mean = problem.loss.is_quadratic and problem.uncertainty.tail_share == 1
+        if is_mean and _is_flat(at(middle)):
+            return np.array([middle])
         low, high = at(least), at(greatest)
         if low[0] == high[0]:
             return np.array([low[0]])
@@ -164,7 +167,7 @@ def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
     for _ in range(200):
         point = at(b)
         best = min(best, point, key=_value)
-        if abs(point[2]) <= _SLOPE_TOLERANCE * point[3]:
+        if _is_flat(point):
             return np.array([b])
         if point[2] < 0:
             low, f_low = point, point[2]
@@ -189,3 +192,7 @@ def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
 
 def _value(point: Point) -> float:
     return point[1]
+
+
+def _is_flat(point: Point) -> bool:
+    return abs(point[2]) <= _SLOPE_TOLERANCE * point[3]

@@ -149,8 +149,8 @@ class DROProblem:
                     "shift_cost must be a number in [0, inf) or 'auto', "
                     f"but {shift_cost!r} was given."
                 )
-            unit = self._mean_loss_at_zero()
-            self.nu = unit * self.uncertainty.auto_cost(self.baseline is not None)
+            share = self.uncertainty.auto_cost(self.baseline is not None)
+            self.nu = self.trivial_loss * share
         else:
             self.nu = check_number("shift_cost", shift_cost, low=0)
         self._frozen = True
@@ -449,11 +449,16 @@ class DROProblem:
                 return best_intercept(small, zeros)
         return best_intercept(self, raw)
 
+    @cached_property
+    def trivial_loss(self) -> float:
+        """The mean of the plain losses of the trivial model."""
+        return self._mean_loss_at_zero()
+
     def _mean_loss_at_zero(self) -> float:
         """The mean of the plain losses at w = 0 with its best intercept."""
         if self.baseline is not None:
             plain = self._replace(rows=self.rows.with_baseline(None))
-            return plain._mean_loss_at_zero()
+            return plain.trivial_loss
         w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
         raw = self.rows.predict(w, np.zeros(self.n_outputs))
         if self.fit_intercept:

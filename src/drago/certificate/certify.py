@@ -13,6 +13,7 @@ kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +85,7 @@ def judge(
     target: float = 0.0,
     credit: float = AMPLE,
     predictions: int = 3,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> Certificate:
     """The certificate at an evaluated point, with effort until `target` is reached.
 
@@ -99,11 +101,13 @@ def judge(
         Passes that may be spent on curvature bounds and predictions.
     predictions : int
         Newton steps that may be tried to predict the optimal weights.
+    is_late : callable, optional
+        Whether there is no time for another bound.
     """
     oracle = oracle or problem.dual_oracle()
     if not problem.is_convex:
         return _flatness(problem, ev, oracle)
-    search = GapSearch(problem, ev, oracle, target, credit, exact)
+    search = GapSearch(problem, ev, oracle, target, credit, exact, is_late)
     search.run(q, predictions)
     return search.result()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -57,9 +58,10 @@ class GapSearch:
         target: float,
         credit: float,
         exact: tuple[RowVector, Gradient] | None = None,
+        is_late: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem, self.ev, self.oracle = problem, ev, oracle
-        self.target, self.credit = target, credit
+        self.target, self.credit, self._is_late = target, credit, is_late
         self.exact = oracle.weights(ev.losses, problem.nu) if exact is None else exact[0]
         self._here = None if exact is None else exact[1]
         self.primal = problem.primal(ev.w, ev.losses, self.exact)
@@ -85,6 +87,8 @@ class GapSearch:
         here = self.gradient(self.ev, self.exact)
         self.try_all(self.exact, here)
         if self._is_enough():
+            return
+        if self._is_cut_short():
             return
         if not (q is None or first) and self._has_hope(self._slack(q)):
             self.try_all(q, self.gradient(self.ev, q))
@@ -145,7 +149,13 @@ class GapSearch:
         return self._is_small(self.gap)
 
     def _wants_more(self) -> bool:
-        return not self._is_enough() and affordable_rows(self.problem, self.credit) > 0
+        if self._is_enough() or self._is_cut_short():
+            return False
+        return affordable_rows(self.problem, self.credit) > 0
+
+    def _is_cut_short(self) -> bool:
+        """Whether there is no time for more; the curvature of a few rows is always tried."""
+        return self.tried_curvature and self._is_late()
 
     def _try_tangent(self, q: RowVector, g: Gradient) -> None:
         self._require_feasible(q)
@@ -178,7 +188,7 @@ class GapSearch:
             self.tried_curvature = True
             self._spend(curvature_cost(problem, tried))
             self._keep(inner + slack, "curvature", q)
-            if self._is_enough():
+            if self._is_enough() or self._is_cut_short():
                 return tried
             size = _RULE.growth * tried
             room = self.target * (self.reference - self.primal) - slack

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import numbers
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -193,6 +194,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         codes = None if groups is None else check_groups(groups, n)
         target, levels = self._encode(y), self._levels()
         baseline = self._attainable(X, target, weight, codes, metadata["baseline"])
+        began = time.perf_counter()  # the other model has a time of its own
         data = TrainingData(X, target, weight, codes, baseline)
         if not loss.is_users:
             data = data.merged()
@@ -215,6 +217,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             tol=self.tol,
             max_iter=self.max_iter,
             time_limit=self.time_limit,
+            time_spent=time.perf_counter() - began,
             random_state=self._seed(),
             callback=task.certificate if task.has_callbacks else None,
             warm_start=self._start(start, data, problem),
@@ -237,7 +240,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         task.end()
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt(result.message)
-        self.skill_ = measure_skill(problem, result)
+        self.skill_ = measure_skill(problem, result, self.time_limit)
         if self.skill_.has_collapsed:
             warn_of_collapse(self.skill_, baseline is not None)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drago.loop.messages import warn
+from drago.loop.threads import at_most
 from drago.metric import subsample
 from drago.problem import DROProblem
 from drago.result import SolverResult
@@ -26,6 +27,9 @@ MOST_ROWS = 10_000
 # A fit with less than this share of the mean fit's skill has collapsed.
 SHARE = 0.5
 _TOL = 1e-3
+_SHARE_OF_TIME = 0.1
+# Features up to which a least-squares fit is made by its normal equations.
+_FEW_FEATURES = 100
 
 
 class CollapseWarning(UserWarning):
@@ -45,7 +49,9 @@ class Skill(NamedTuple):
         return bool(self.mean_fit > 0 and self.fit < SHARE * self.mean_fit)
 
 
-def measure_skill(problem: DROProblem, result: SolverResult) -> Skill:
+def measure_skill(
+    problem: DROProblem, result: SolverResult, time_limit: float | None = None
+) -> Skill:
     """The skill of a fit, and of the mean fit on at most 10,000 of the rows.
 
     Parameters
@@ -54,16 +60,24 @@ def measure_skill(problem: DROProblem, result: SolverResult) -> Skill:
         On arrays.
     result : SolverResult
         Its solution.
+    time_limit : float, optional
+        That of the fit; the mean fit may take a tenth of it.
     """
     if problem.loss.is_users:  # it may not like to be called elsewhere
         return Skill(np.nan, np.nan)
     mean = CVaR(1.0)
-    plain = problem._replace(rows=problem.rows.with_baseline(None))
+    plain = problem
+    if problem.baseline is not None:
+        plain = problem._replace(rows=problem.rows.with_baseline(None))
     if problem.n_samples > MOST_ROWS:
         part = plain.take(subsample(problem, MOST_ROWS))
         plain = part if part.n_classes == plain.n_classes else plain
+    is_whole = plain.n_samples == problem.n_samples
     plain = plain._replace(uncertainty=mean, divergence=mean.match("auto"), nu=1.0)
-    constant = plain._replace(fit_intercept=True, constraint=Everything())._mean_loss_at_zero()
+    if is_whole and problem.fit_intercept and problem.constraint.is_everything:
+        constant = problem.trivial_loss  # which an automatic shift cost has asked for already
+    else:
+        constant = plain._replace(fit_intercept=True, constraint=Everything()).trivial_loss
     if not constant > 0:
         return Skill(np.nan, np.nan)
 
@@ -73,11 +87,37 @@ def measure_skill(problem: DROProblem, result: SolverResult) -> Skill:
     own = skill(result.coef, result.intercept)
     if own >= SHARE or not np.isfinite(own):
         return Skill(own, np.nan)
-    method: Any = LBFGS() if plain.constraint.has_bounds else "auto"
+    limit = None if time_limit is None else _SHARE_OF_TIME * time_limit
+    return Skill(own, skill(*_mean_fit(plain, limit)))
+
+
+def _mean_fit(problem: DROProblem, time_limit: float | None) -> tuple[Any, Any]:
+    """The coefficients and the intercept of a mean fit, as well as they need be known."""
+    few = problem.n_features <= _FEW_FEATURES and not problem.is_sparse
+    if few and problem.loss.is_quadratic and problem.constraint.is_everything:
+        return _least_squares(problem)
+    method: Any = LBFGS() if problem.constraint.has_bounds else "auto"
     with warnings.catch_warnings():  # what it reaches is enough
         warnings.simplefilter("ignore")
-        found = solve(plain, method, tol=_TOL)
-    return Skill(own, skill(found.coef, found.intercept))
+        found = solve(problem, method, tol=_TOL, time_limit=time_limit)
+    return found.coef, found.intercept
+
+
+def _least_squares(problem: DROProblem) -> tuple[Any, Any]:
+    """The mean fit of a squared loss, by its normal equations of centred features."""
+    X, y, p = np.asarray(problem.X, dtype=np.float64), problem.y, problem.p
+    mean, level = np.zeros(X.shape[1]), 0.0
+    with at_most(1):
+        if problem.fit_intercept:
+            mean, level = p @ X, float(p @ y)
+        Z = X - mean
+        H, r = (Z.T * p) @ Z, Z.T @ (p * (y - level))
+        H[np.diag_indices_from(H)] += problem.mu
+        # In units in which they count alike; some may depend on others.
+        unit = np.sqrt(np.diag(H))
+        unit[~(unit > 0)] = 1.0
+        coef = np.linalg.lstsq(H / np.outer(unit, unit), r / unit, rcond=None)[0] / unit
+    return coef, level - float(mean @ coef)
 
 
 def warn_of_collapse(skill: Skill, has_baseline: bool) -> None:

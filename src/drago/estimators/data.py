@@ -52,15 +52,18 @@ class TrainingData:
         others = [values for values in (y, groups, self.baseline) if values is not None]
         columns = [dense, *(values[:, None] for values in others)]
         # Adding 0 turns -0 into 0: they are equal, but their bytes are not.
-        keys = np.ascontiguousarray(np.hstack(columns).astype(np.float64) + 0.0)
-        keys = keys.view([("", np.void, keys.itemsize * keys.shape[1])]).reshape(-1)
-        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        keys = np.ascontiguousarray(np.hstack(columns).astype(np.float64, copy=False) + 0.0)
+        # Bytes without a field in between, which are sorted several times as fast.
+        whole_rows = keys.view(np.dtype((np.void, keys.itemsize * keys.shape[1]))).reshape(-1)
+        _, first, place = np.unique(whole_rows, return_index=True, return_inverse=True)
         place = place.reshape(-1)
         each = np.ones(n) if self.weight is None else scaled(self.weight)
-        rising = np.argsort(each, kind="stable")  # a sum that the order of the rows does not change
-        mass = group_sums(place[rising], each[rising])
-        mixed = group_sums(place, each != each[first][place]) > 0
-        mass = np.where(mixed, mass, np.bincount(place) * each[first])
+        mass = each[first]
+        if first.size < n:
+            rising = np.argsort(each, kind="stable")  # a sum that the rows' order does not change
+            sums = group_sums(place[rising], each[rising])
+            mixed = group_sums(place, each != mass[place]) > 0
+            mass = np.where(mixed, sums, np.bincount(place) * mass)
         share = each / np.where(mass > 0, mass, 1.0)[place]
         kept = mass > 0
         first, mass = first[kept], mass[kept]

@@ -22,6 +22,8 @@ class _CertificateRule:
     """What all certificates together may cost beyond their share."""
     share: float = 0.5
     """Their share of the method's own passes."""
+    unasked: float = 2.0
+    """What one costs beside that: the losses, two gradients and the exact weights."""
     looking: float = 0.1
     """The part of the method's passes that may go into certificates which are due by count."""
     thinning: float = 1.5
@@ -41,6 +43,8 @@ class Budget:
 
     Attributes
     ----------
+    is_large : bool
+        Whether a pass takes long enough to be waited for.
     looks : int
         Certificates so far.
     judged_iter : int
@@ -52,7 +56,7 @@ class Budget:
     """
 
     def __init__(self, n_entries: int) -> None:
-        self._is_large = n_entries > _RULE.small
+        self.is_large = n_entries > _RULE.small
         self.looks, self.judged_iter, self.next_look = 0, -1, 1
         self.passes = 0.0
         self._metric_passes = 0.0  # apart: certificates are not to be fewer for it
@@ -73,7 +77,7 @@ class Budget:
     @property
     def is_first_look(self) -> bool:
         """Whether the next certificate is a cheap look: the first one on large data."""
-        return self.looks == 0 and self._is_large
+        return self.looks == 0 and self.is_large
 
     def credit(self, n_passes: float) -> float:
         """What the next certificate may cost, after so many passes of the method.
@@ -86,12 +90,22 @@ class Budget:
             return _RULE.first
         return max(_RULE.advance + _RULE.share * n_passes - self.passes, _RULE.least)
 
+    def last_word(self, n_passes: float) -> float:
+        """What a certificate at the end takes; on small data nobody waits for it."""
+        if not self.is_large:
+            return 0.0
+        return min(self.credit(n_passes), _RULE.least) + _RULE.unasked
+
+    def credit_for(self, passes: float) -> float:
+        """What a certificate may cost that is to take no more than so many passes in all."""
+        return max(passes - _RULE.unasked, _RULE.first)
+
     def is_look_due(self, iterate: Iterate) -> bool:
         """Whether one is due by count, whatever the method's estimate of the gap.
 
         On small data there is none before an estimate that measures the gap itself is small.
         """
-        if iterate.is_measured and not self._is_large:
+        if iterate.is_measured and not self.is_large:
             return False
         affordable = self.passes + 1.0 <= _RULE.looking * iterate.n_passes
         return affordable and iterate.n_iter >= self.next_look

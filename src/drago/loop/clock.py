@@ -28,15 +28,25 @@ class Clock:
         Seconds that the solve may take; those before a resumption do not count.
     now : callable, optional
         Tells the time in seconds; by default that of the machine.
+    spent : float
+        Seconds of the limit that were gone before.
 
     Attributes
     ----------
+    pace : float
+        Seconds that a pass over the rows took last; 0 before that is known.
     evaluating : float
         Seconds that went into certificates and callbacks, those before a resumption included.
     """
 
-    def __init__(self, limit: float | None = None, now: Callable[[], float] | None = None) -> None:
-        self.limit, self.evaluating = limit, 0.0
+    def __init__(
+        self,
+        limit: float | None = None,
+        now: Callable[[], float] | None = None,
+        spent: float = 0.0,
+    ) -> None:
+        self.limit, self.evaluating, self.pace = limit, 0.0, 0.0
+        self._spent, self._visited = spent, (0.0, 0.0)
         self._now = time.perf_counter if now is None else now
         self._began = self._rested = self._now()
         self._earlier = 0.0  # seconds before a resumption
@@ -51,12 +61,25 @@ class Clock:
         """Seconds to the limit, where there is one."""
         if self.limit is None:
             return None
-        return max(self.limit - (self._now() - self._began), 0.0)
+        return max(self.limit - self._spent - (self._now() - self._began), 0.0)
 
     @property
     def is_late(self) -> bool:
         """Whether the limit is reached."""
         return self.left == 0.0
+
+    def visited(self, n_passes: float) -> None:
+        """Take note of how many passes over the rows a method has made."""
+        seconds = self._now() - self._began - self.evaluating
+        before, passes = self._visited
+        if n_passes > passes:
+            self.pace = (seconds - before) / (n_passes - passes)
+        self._visited = seconds, n_passes
+
+    def is_late_for(self, passes: float) -> bool:
+        """Whether so many passes would end after the limit; never in the first half of it."""
+        left = self.left
+        return left is not None and left <= min(passes * self.pace, 0.5 * (self.limit or 0.0))
 
     def of_evaluations(self) -> Timed:
         """Count the time of what happens inside, but not as the method's."""
@@ -75,7 +98,7 @@ class Clock:
         if self.limit is None:
             return False
         now = self._now()
-        return now - self._began + 2.0 * (now - self._rested) >= self.limit
+        return self._spent + now - self._began + 2.0 * (now - self._rested) >= self.limit
 
     def resume(self, elapsed: float, evaluating: float) -> None:
         """Go on from what a clock showed before."""

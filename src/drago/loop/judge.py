@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from drago.certificate.certificate import uncertified
@@ -32,6 +33,8 @@ class Judge:
         The relative gap at which a certificate is good enough.
     budget : Budget
         Told of what it costs.
+    is_late : callable, optional
+        Whether there is no time left.
 
     Attributes
     ----------
@@ -41,8 +44,14 @@ class Judge:
         Of the problem that the method works on; remembers where its last search ended.
     """
 
-    def __init__(self, problem: DROProblem, tol: float, budget: Budget) -> None:
-        self._problem, self._tol, self._budget = problem, tol, budget
+    def __init__(
+        self,
+        problem: DROProblem,
+        tol: float,
+        budget: Budget,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._problem, self._tol, self._budget, self._is_late = problem, tol, budget, is_late
         self.exact, self.oracle = problem.in_float64, problem.dual_oracle()
 
     def certify(self, iterate: Iterate, credit: float) -> Entry:
@@ -67,6 +76,7 @@ class Judge:
             target=self._tol,
             credit=credit,
             predictions=_PREDICTIONS if credit == AMPLE or not cheap else 0,
+            is_late=self._is_late,
         )
         self._budget.spend(certificate.n_passes)
         return certificate, ev.w, ev.b

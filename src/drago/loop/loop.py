@@ -55,6 +55,8 @@ class Loop:
     max_iter : int or None
     time_limit : float or None
         Seconds.
+    time_spent : float
+        How many of them were gone before.
     callback : callable or None
         Called with a `Progress` at each certificate; a true return value stops the solve.
     random_state : int
@@ -103,13 +105,17 @@ class Loop:
         why: str = "",
         quiet: bool = False,
         trusting: bool = False,
+        time_spent: float = 0.0,
     ) -> None:
         self.problem, self.tol, self.max_iter = problem, tol, max_iter
         self.random_state, self.why = random_state, why
         self.quiet, self.trusting = quiet, trusting
-        self.clock, self.budget = Clock(time_limit), Budget(problem.n_entries)
+        self.clock = Clock(time_limit, spent=time_spent)
+        self.budget = Budget(problem.n_entries)
         self.goal = Goal(problem, tol)
-        self.judge = Judge(problem, tol, self.budget)
+        # On small data nobody waits for the whole of a certificate.
+        clock, large = self.clock, self.budget.is_large
+        self.judge = Judge(problem, tol, self.budget, lambda: large and clock.is_late)
         self.ledger = Ledger(problem, self.clock, callback)
         self.oracle = self.judge.oracle
         self.status = Status.STALLED
@@ -139,15 +145,17 @@ class Loop:
         if self.trusting and self.goal.seems_reached(iterate, self.best):
             self.stop(Status.OPTIMAL)
         limit = self.max_iter is not None and iterate.n_iter >= self.max_iter
-        if limit or self.clock.is_late or self._is_due(iterate):
-            self._judge(iterate, self.budget.credit(iterate.n_passes))
+        self.clock.visited(iterate.n_passes)
+        late = self.is_out_of_time
+        if limit or late or self._is_due(iterate):
+            self._judge(iterate, self._credit(iterate, late))
         if self.goal.is_certified(self.best):
             self.stop(Status.OPTIMAL)
         if self.goal.is_stationary(self.best):
             self.stop(Status.STATIONARY)
         if limit:
             self.stop(Status.MAX_ITER)
-        if self.clock.is_late:
+        if late or self.clock.is_late:
             self.stop(Status.TIME_LIMIT)
         if self.budget.is_spent(iterate.n_passes):
             raise Enough
@@ -226,6 +234,15 @@ class Loop:
         return self.clock.left
 
     @property
+    def is_out_of_time(self) -> bool:
+        """Whether the limit is reached, or would be before a last certificate is made.
+
+        Before the first iteration there is nothing worth that.
+        """
+        done = self.counts
+        return self.clock.is_late_for(self.budget.last_word(done.n_passes) if done.n_iter else 0.0)
+
+    @property
     def counts(self) -> Counts:
         """What all methods have done up to the last point that was observed."""
         last = self.last
@@ -291,6 +308,13 @@ class Loop:
         if iterate.milestone or self.goal.seems_reached(iterate, self.best):
             return True
         return not self.trusting and self.budget.is_look_due(iterate)
+
+    def _credit(self, iterate: Iterate, late: bool) -> float:
+        """What a certificate may cost; no more than there is time for, where that runs out."""
+        credit = self.budget.credit(iterate.n_passes)
+        if late and self.clock.pace > 0:
+            credit = min(credit, self.budget.credit_for((self.time_left or 0.0) / self.clock.pace))
+        return credit
 
     def _judge(self, iterate: Iterate, credit: float, aloud: bool = True) -> None:
         """Have a point certified and, with `aloud`, tell the callback."""
@@ -369,6 +393,10 @@ class Loop:
                 why = go_on()
             else:
                 start_on_a_part(self, method)
+                self.clock.visited(0.0)
+                if self.has_start and not self._is_start_given and self.clock.is_late:
+                    # The method would begin with passes of its own.
+                    self.observe(Iterate(*self.start, 0, 0.0, 0))
                 why = self._run_in_turn(method)
         except Stop:
             pass

@@ -28,6 +28,9 @@ class _PartRule:
     """The relative gap to which it is solved, in units of unknowns / rows of the part."""
     loosest: float = 1e-2
     """The largest such gap."""
+    share: float = 0.25
+    """It may take this share of the time limit at least: without it there is no answer to speak of,
+    and whoever is late already is late by that."""
 
 
 _RULE = _PartRule()
@@ -52,6 +55,8 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
         return  # without a class it is another problem
     tol = max(loop.tol, min(_RULE.tol * unknowns / size, _RULE.loosest))
     inner = loop.inner(part, tol, max_iter=loop.max_iter, trusting=True)
+    if loop.time_left is not None and loop.clock.limit is not None:
+        inner.clock.limit = max(loop.time_left, _RULE.share * loop.clock.limit)
     result = inner.run(method)
     loop.budget.spend(result.n_passes * size / n)
     loop.start_at = Start(*part.to_internal(result.coef, result.intercept))

@@ -71,7 +71,8 @@ class ArrayVisits(ArrayCurvature):
     X: Any
 
     def _chunks(self) -> list[slice]:
-        rows = max(1, _CHUNK // self.n_features)
+        # Of sparse rows as many as have so many entries.
+        rows = max(1, _CHUNK * self.n_samples // max(self.n_entries, self.n_samples))
         return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
 
     def predict(self, w: Matrix, b: Vector) -> Matrix:

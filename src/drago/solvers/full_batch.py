@@ -90,6 +90,8 @@ class _DescentRun:
         """A point that lies below the parabola with curvature 1/eta, and its eta."""
         here = self.here
         for _ in range(_TRIALS):
+            if self.loop.is_out_of_time:
+                self._observe(here)  # which ends the solve
             try:
                 trial = self._moved(here, eta)
             except NonFiniteLossError:

@@ -48,9 +48,8 @@ _LAST_STEPS = 300
 _LEAST = 1e-15
 # Steps in a row that gain nothing before a stage gives up, and stages before the method does.
 _IDLE = 5
-# Compiled steps between two looks at the clock; of large data fewer.
-_AT_ONCE = 8
-_LARGE = 1 << 22
+# Compiled steps between two looks at the clock: so many up to these entries.
+_AT_ONCE = {1 << 22: 8, 1 << 24: 2}
 # Steps after which the raw predictions, sums of so many, are computed afresh.
 _FRESH = 20
 # Relative rounding of the objective.
@@ -361,7 +360,7 @@ class _CompiledStage(_Stage):
             _HALVINGS,
             _DONE,
             _ENOUGH * run.loop.estimate_wanted,
-            min(most, _AT_ONCE if problem.n_entries <= _LARGE else 2),
+            min(most, next((k for size, k in _AT_ONCE.items() if problem.n_entries <= size), 1)),
             self.tau,
             np.append(ev.w[:, 0], ev.b),
             ev.raw[:, 0],

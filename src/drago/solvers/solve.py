@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,7 @@ def solve(
     tol: float = 1e-4,
     max_iter: int | None = None,
     time_limit: float | None = None,
+    time_spent: float = 0.0,
     random_state: int = 0,
     callback: Callable[[Progress], Any] | None = None,
     warm_start: Any = None,
@@ -89,6 +91,8 @@ def solve(
     max_iter : int, optional
     time_limit : float, optional
         Seconds, the time of compilation on a device included: solve twice there.
+    time_spent : float
+        How many of them are gone already: what an estimator did before.
     random_state : int
         Seed for the methods that draw; the same seed gives the same answer.
     callback : callable, optional
@@ -118,12 +122,14 @@ def solve(
         Whatever the status, the best certified point. `KeyboardInterrupt` ends the solve and
         returns it too, with status ``interrupted``.
     """
+    began = time.perf_counter()
     problem = _on_device(check_problem(problem), device)
     tol = check_number("tol", tol, low=0)
     if max_iter is not None:
         max_iter = check_integer("max_iter", max_iter, low=1)
     if time_limit is not None:
         time_limit = check_number("time_limit", time_limit, low=0)
+    time_spent = check_number("time_spent", time_spent, low=0)
     if callback is not None and not callable(callback):
         raise TypeError(
             f"callback must be a function of one argument, but {shown(callback)} was given."
@@ -170,6 +176,7 @@ def solve(
         checkpoints,
         others,
         why,
+        time_spent=time_spent + time.perf_counter() - began,
     )
     with at_most(n_threads), limited(n_threads):
         return loop.run(method)
