@@ -30,6 +30,12 @@ class Chosen:
             self._features = intercept, found
         return self._features[1]
 
+    def rows(self, rows: ArrayCurvature, part: slice) -> Matrix:
+        """Some of them without the 1."""
+        if self._features is None:
+            return rows.dense(self.index[part])
+        return self._features[1][part, : rows.n_features]
+
     def scaled(self, rows: ArrayCurvature, part: slice, factors: Vector) -> Matrix:
         """Some of them without the 1, each times its factor."""
         if self._features is None:
@@ -103,11 +109,16 @@ class ArrayCurvature(RowStore):
         return out
 
     def leverages(self, chosen: Chosen, root: Matrix, intercept: bool) -> Vector:
-        F = chosen.features(self, intercept)
-        out, step = np.empty(len(F)), max(1, _GATHERED // root.shape[0])
-        for k in range(0, len(F), step):
-            part = F[k : k + step] @ root.T
-            out[k : k + step] = np.einsum("ij,ij->i", part, part)
+        """As many rows at a time as stay in the cache."""
+        d = self.n_features
+        out, step = np.empty(chosen.index.size), max(64, _IN_CACHE // root.shape[0])
+        turned = np.ascontiguousarray(root[:, :d].T)
+        for k in range(0, out.size, step):
+            rows = slice(k, k + step)
+            part = chosen.rows(self, rows) @ turned
+            if intercept:
+                part += root[:, d]
+            out[rows] = np.einsum("ij,ij->i", part, part)
         return np.sqrt(out)
 
     def greatest(self, values: Vector) -> float:
