@@ -6,7 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The stamp files say which extras are installed, and that the kernels are built from what is there.
 STAMP := $(VENV)/.stamp
-SOURCES := pyproject.toml CMakeLists.txt hatch_build.py $(wildcard src/drago/kernels/*pp)
+SOURCES := pyproject.toml hatch_build.py $(wildcard src/drago/kernels/*pp)
+
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 # What drago is compared with has an environment of its own.
 PEERS := .venv-peers
@@ -62,20 +64,26 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "drago needs Python 3.11 or later; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
+# The kernels are built while the packages beside them are unpacked; pip finds them there.
 $(STAMP)-core: $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --editable .
+	$(BIN)/python -c 'import tomllib; told = tomllib.load(open("pyproject.toml", "rb")); \
+	  print(*told["build-system"]["requires"], sep="\n"); \
+	  print(*told["project"]["dependencies"], sep="\n", file=open("$(VENV)/core.txt", "w"))' > $(VENV)/build.txt
+	$(PIP) -r $(VENV)/build.txt editables
+	$(BIN)/python hatch_build.py & kernels=$$!; $(PIP) -r $(VENV)/core.txt && wait $$kernels
+	$(PIP) --no-build-isolation --editable .
 	touch $@
 
 $(STAMP)-test: $(SOURCES) constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[test,torch]"
+	$(PIP) --constraint constraints.txt --editable ".[test,torch]"
 	touch $@ $(STAMP)-core
 
 $(STAMP)-lint: $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[lint]"
+	$(PIP) --editable ".[lint]"
 	touch $@ $(STAMP)-core
 
 $(STAMP)-bench: $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[bench]"
+	$(PIP) --editable ".[bench]"
 	touch $@ $(STAMP)-core
 
 # Both in one environment, so that they run in one process. `dro` without what it depends on: that

@@ -227,7 +227,7 @@ def measure(options: argparse.Namespace, path: Path) -> None:
     checkouts = {side: getattr(options, side).resolve() for side in SIDES}
     for checkout in checkouts.values():
         kernels = checkout / "src" / "drago" / "kernels"
-        if (checkout / "CMakeLists.txt").exists() and not list(kernels.glob("_*.so")):
+        if list(kernels.glob("*.cpp")) and not list(kernels.glob("_*.so")):
             raise SystemExit(
                 f"the kernels of {checkout} are not built: run `pip install --editable {checkout}` "
                 "(which checkout this environment imports does not matter here)."
