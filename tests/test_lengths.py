@@ -470,7 +470,7 @@ NO_ROWS = {
     *("to_frame", "get_feature_names_out"),  # found groups
     *("plot", "from_result"),  # displays
     # A problem's, for solvers: vectors come from its store.
-    *("smoothing", "to_public", "evaluate", "take", "moved", "dual_oracle"),
+    *("smoothing", "to_public", "evaluate", "visit", "take", "moved", "dual_oracle"),
     *("distance", "violation", "primal", "gradient", "size_of"),
     *("balance_sums", "balance_with"),  # what `balance` is made of
     *("flatten", "load_into", "tables_for", "slope_norm"),

@@ -176,7 +176,7 @@ def test_sizes_and_repr():
 @pytest.mark.parametrize("kind", ["float32", "fortran", "csr", "csr32"])
 def test_every_storage_gives_the_same_numbers(loss, kind, monkeypatch):
     """The features are exact in float32, so nothing but rounding in float64 may differ."""
-    monkeypatch.setattr("drago.rows.memory._CHUNK", 4 * D)  # several chunks
+    monkeypatch.setattr("drago.rows.array_visits._CHUNK", 4 * D)  # several chunks
     X, y, w, b = data(loss)
     settings = {"fit_intercept": True, "sample_weight": np.arange(1.0, N + 1)}
     dense = build(loss, X, y, **settings)
@@ -196,7 +196,7 @@ def test_every_storage_gives_the_same_numbers(loss, kind, monkeypatch):
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_float32_features_are_multiplied_in_float64(k, monkeypatch):
-    monkeypatch.setattr("drago.rows.memory._CHUNK", 1000)
+    monkeypatch.setattr("drago.rows.array_visits._CHUNK", 1000)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 20)).astype(np.float32)
     y = np.arange(300) % 3 if k == 3 else rng.normal(size=300)

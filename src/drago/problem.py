@@ -317,11 +317,6 @@ class DROProblem:
         """Losses, worst-case weights and the gradient with these at ``(w, b)``."""
         return self.rows.visit(self.loss, w, b, oracle, self.nu)
 
-    @property
-    def visits_once(self) -> bool:
-        """Whether `visit` reads X once, and little more of it."""
-        return self.rows.visits_once(self.loss, self.n_outputs)
-
     def dual_oracle(self) -> Any:
         """A new oracle for the weights; it starts each search where its last one ended."""
         return self.rows.oracle(self.uncertainty, self.divergence)

@@ -77,7 +77,7 @@ def test_the_first_guess_comes_from_some_of_the_rows(storage, divergence):
         divergence=divergence,
         shift_cost=0.05,
     )
-    assert problem.visits_once == (storage != "in columns")
+    assert problem.rows.visits_once(problem.loss, 1) == (storage != "in columns")
     check_visit(problem, problem.dual_oracle(), np.full((4, 1), 0.7), np.zeros(1))
 
 

@@ -188,8 +188,10 @@ def test_several_outputs_never_take_newton_first(loss, uncertainty):
 @pytest.mark.parametrize("l2_reg, n, metric", [(0.01, 200, "euclidean"), (0.01, 220, "auto"),
                                                (0.2, 200, "auto")])  # fmt: skip
 def test_several_outputs_and_few_rows_take_plain_lbfgs(l2_reg, n, metric):
-    """Fewer than 10 rows for each of the 21 coefficients, and little l2_reg."""
-    assert choose(make(loss="multinomial", n=n, d=7, l2_reg=l2_reg))[0].metric == metric
+    """Fewer than 10 rows for each of the 21 coefficients, and little l2_reg; not compiled."""
+    problem = make(loss="multinomial", n=n, d=7, l2_reg=l2_reg)
+    assert choose(problem)[0].metric == "auto"
+    assert choose(problem._replace(X=np.asfortranarray(problem.X)))[0].metric == metric
 
 
 def test_several_outputs_and_very_few_unknowns_take_newton():
@@ -198,7 +200,9 @@ def test_several_outputs_and_very_few_unknowns_take_newton():
         ({"d": 6, "l2_reg": 0.1}, "lbfgs"),
         ({"d": 6, "l2_reg": 0.09, "fit_intercept": True}, "lbfgs"),
     ):
-        assert choose(make(loss="multinomial", n=100, **settings))[0].name == expected
+        problem = make(loss="multinomial", n=100, **settings)
+        assert choose(problem)[0].name == "lbfgs"  # compiled
+        assert choose(problem._replace(X=np.asfortranarray(problem.X)))[0].name == expected
 
 
 def test_kinks_take_newton_on_tiny_data():

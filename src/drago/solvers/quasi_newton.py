@@ -63,7 +63,8 @@ class Line:
         self.dw, self.db = dw, db
         # Where hardly anything is left to gain, predictions that are computed afresh differ by
         # rounding from those along the line, and so would the objective.
-        by_visit = problem.visits_once and -slope > _FINE * abs(value)
+        by_visit = problem.rows.visits_once(problem.loss, problem.n_outputs)
+        by_visit = by_visit and -slope > _FINE * abs(value)
         self._draw: RowVector = None if by_visit else problem.rows.predict(dw, db)
         self._visited: tuple[float, Evaluation] | None = None
         self.n_trials = 0

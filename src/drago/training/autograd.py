@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from drago._validation import check_groups, check_integer, check_number, check_option, shown
 from drago.oracles.tensors import working_dtype
 from drago.problem import DROProblem
-from drago.rows.base import Evaluation, Gradient
+from drago.rows.base import Evaluation, Gradient, Visit
 from drago.rows.tensor_checks import as_device, nominal_weights, on_host
 from drago.rows.tensors import to_host
 from drago.terms.losses import Loss
@@ -281,6 +281,11 @@ class AutogradProblem(DROProblem):
         return to_host(self.flat.start)
 
     # ------------------------------------------------------------------------ passes
+
+    def visit(self, w: Matrix, b: Vector, oracle: Any) -> Visit:
+        ev = self.evaluate(w, b)
+        q = oracle.weights(ev.losses, self.nu)
+        return Visit(ev, q, self.gradient(ev, q))
 
     def gradient(self, ev: Evaluation, q: Any) -> Gradient:
         found = self.rows.gradient_at(self.loss, ev.w, q)
