@@ -20,7 +20,7 @@ class _PartRule:
 
     rows_per_unknown: int = 20
     """The part has at least so many rows an unknown."""
-    one_in: int = 8
+    one_in: int = 16
     """It has at least one in so many of all rows."""
     worth: int = 4
     """It pays where there are at least so many times as many rows in all."""

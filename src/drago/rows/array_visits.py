@@ -159,8 +159,9 @@ class ArrayVisits(ArrayCurvature):
 
     def _read(self, loss: Any, w: Matrix, b: Vector, guess: _Guess) -> _Seen:
         """All that one reading of X tells."""
-        n, m = self.n_samples, self.n_features + 1
-        raw, losses, slopes, first, second = (np.empty(size) for size in (n, n, n, m, m))
+        # In one piece: of fresh memory the system gives large pages to large pieces.
+        raw, losses, slopes = np.empty((3, self.n_samples))
+        first, second = np.empty((2, self.n_features + 1))
         n_bad, *masses = kernels.visit(
             *self._storage,
             self._n_parts,
