@@ -624,6 +624,8 @@ def profile(values: list[float]) -> tuple[list[float], list[float]]:
 
 def import_all() -> None:
     """Solve something small by each method: what they import first is none of their time."""
+    import numpy as np
+
     problem = drago.DROProblem(np.eye(8), np.arange(8.0), uncertainty=drago.CVaR(0.5))
     for method in (*FAST.values(), *BASELINES):
         drago.solve(problem, method, tol=1e-2, max_iter=2)
