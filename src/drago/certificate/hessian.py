@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago.certificate.bounds import class_unknowns
-from drago.certificate.cost import has_curvature_bound
+from drago.certificate.cost import curvature_cost, has_curvature_bound
 from drago.metric import FLOOR, FULL, Metric, is_box, subsample
 from drago.problem import DROProblem, Evaluation
 from drago.rows.base import Gradient, RowVector
@@ -138,7 +138,10 @@ class _MetricRule:
     least_rows: int = 2000
     """It is taken from at least so many rows."""
     rows_per_feature: int = 600
-    """It is taken from at least so many rows for each feature."""
+    """It is taken from at least so many rows for each feature,"""
+    cheap: float = 4.0
+    """and on arrays from all of them if that costs at most so many passes over these: they are a
+    small part of the rows that the metric is for."""
     effective: int = 60
     """Rows that the weights are worth, ``1 / sum q^2``, for each feature: fewer are noise."""
     effective_of_classes: int = 15
@@ -164,8 +167,10 @@ def hessian_metric(
     usable = problem.n_outputs == 1 and problem.n_features <= FULL and has_curvature_bound(problem)
     if not usable or is_box(problem) or problem.uncertainty.is_users:
         return None
-    size = max(_RULE.least_rows, _RULE.rows_per_feature * problem.n_features)
-    problem = problem.take(subsample(problem, size))
+    weighty = problem.n_samples * (problem.uncertainty.tail_share or 1.0)
+    if not problem.rows.is_on_host or curvature_cost(problem, weighty) > _RULE.cheap:
+        size = max(_RULE.least_rows, _RULE.rows_per_feature * problem.n_features)
+        problem = problem.take(subsample(problem, size))
     ev, oracle = problem.evaluate(w, b), problem.dual_oracle()
     spread = problem.distance(oracle.weights(ev.losses, problem.nu))
     raised = problem._replace(nu=problem.nu + _RULE.raised * error / max(spread, 1e-6))
