@@ -210,6 +210,29 @@ def test_skill_by_hand():
     assert not fitted.skill_.has_collapsed
 
 
+@pytest.mark.parametrize("settings", [
+    {}, {"fit_intercept": False}, {"l2_reg": 0.0}, {"l2_reg": 0.5},
+], ids=str)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*certified relative gap")  # without a penalty
+def test_the_mean_fit_of_a_squared_loss(settings):
+    """Features of all sizes, far from 0, and one that is there twice."""
+    rng = np.random.default_rng(0)
+    X = 5.0 + rng.normal(size=(300, 4)) * [1e-5, 1.0, 1e5, 1.0]
+    X[:, 3] = X[:, 1]
+    y = X @ [2e4, 0.3, 2e-6, 0.0] + rng.normal(size=300)
+    fitted = DRORegressor(CVaR(0.1), **settings).fit(X, y)
+    # By least squares: of the residuals, and of the coefficients in the units of the penalty.
+    model = {"fit_intercept": True, "l2_reg": 1e-3, **settings}
+    wide = np.hstack([X, np.full((300, 1), float(model["fit_intercept"]))])
+    ridge = np.sqrt(300 * model["l2_reg"]) * np.eye(4, 5)
+    unit = np.linalg.norm(np.vstack([wide, ridge]), axis=0)
+    unit[unit == 0] = 1.0
+    rows = np.vstack([wide, ridge]) / unit
+    theta = np.linalg.lstsq(rows, np.append(y, np.zeros(4)), rcond=1e-12)[0] / unit
+    expected = 1.0 - np.mean((y - wide @ theta) ** 2) / y.var()
+    assert fitted.skill_.mean_fit == pytest.approx(expected, rel=1e-6)
+
+
 def test_where_half_of_all_skill_is_there_no_mean_fit_is_made():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 3))

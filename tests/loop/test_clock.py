@@ -47,6 +47,38 @@ def test_no_time_at_all_is_late_from_the_start(now):
     assert Clock(0.0, now).is_late
 
 
+def test_what_was_spent_before_counts_for_the_limit_alone(now):
+    clock = Clock(10.0, now, spent=4.0)
+    now.now += 5.0
+    assert clock.elapsed == 5.0 and clock.left == 1.0
+    now.now += 1.0
+    assert clock.is_late
+
+
+def test_passes_that_would_end_after_the_limit_are_too_late(now):
+    clock = Clock(10.0, now)
+    now.now += 2.0
+    clock.visited(0.0)
+    now.now += 3.0
+    with clock.of_evaluations():
+        now.now += 1.0
+    clock.visited(2.0)
+    assert clock.pace == 1.5 and clock.left == 4.0
+    assert clock.is_late_for(3.0) and not clock.is_late_for(2.0)
+    clock.visited(2.0)
+    assert clock.pace == 1.5
+
+
+def test_in_the_first_half_of_the_limit_it_is_not_late_for_anything(now):
+    clock = Clock(10.0, now)
+    now.now += 4.0
+    clock.visited(1.0)
+    assert not clock.is_late_for(1e9)
+    now.now += 1.0
+    assert clock.is_late_for(1e9)
+    assert not Clock(now=now).is_late_for(1e9) and Clock(0.0, now).is_late_for(0.0)
+
+
 def test_evaluations_count_in_the_time_and_apart(now):
     clock = Clock(10.0, now)
     with clock.of_evaluations():

@@ -90,13 +90,12 @@ class ArrayRows(ArrayVisits):
     @cached_property
     def norms(self) -> Vector:
         """Squares of the euclidean norms of the rows."""
-        square = np.empty(self.n_samples)
+        square, ones = np.empty(self.n_samples), np.ones(self.n_features)
         for rows in self._chunks():
             block = self.X[rows]
             if self.is_sparse:
-                block = block.astype(np.float64)
-                sums = block.multiply(block).sum(axis=1)
-                square[rows] = np.asarray(sums, dtype=float).reshape(-1)
+                parts = (block.data.astype(np.float64) ** 2, block.indices, block.indptr)
+                square[rows] = type(block)(parts, shape=block.shape) @ ones
             else:
                 block = block.astype(np.float64, copy=False)
                 square[rows] = np.einsum("ij,ij->i", block, block)
@@ -105,6 +104,12 @@ class ArrayRows(ArrayVisits):
     def row_norms(self, intercept: bool) -> Vector:
         """Euclidean norms of the rows, with a last 1 for an intercept."""
         return np.sqrt(self.norms + float(intercept))
+
+    def mean_square(self, intercept: bool) -> float:
+        """The mean of the squares of `row_norms`."""
+        if self.is_sparse and self.X.dtype == np.float64:  # the norms of each take longer
+            return float(np.vdot(self.X.data, self.X.data)) / self.n_samples + float(intercept)
+        return float(np.mean(self.row_norms(intercept) ** 2))
 
     def longest(self, intercept: bool) -> float:
         return float(self.row_norms(intercept).max())

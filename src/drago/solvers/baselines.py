@@ -213,7 +213,7 @@ class _StochasticRun:
     def first_step(self) -> float:
         """A share of one over the mean curvature of what a step sees."""
         problem = self.problem
-        size = float(np.mean(problem.row_norms**2))
+        size = problem.rows.mean_square(problem.fit_intercept)  # type: ignore[attr-defined]
         return _FIRST / (self.weight * problem.loss.curvature * size + problem.mu + 1e-300)
 
     @property
