@@ -1,16 +1,16 @@
-"""A million rows: what a visit to the rows costs, and what a certified fit does.
+"""A million rows: what a visit to the rows costs, and what a second thread gives.
 
-    python benchmarks/bench_large.py visit fit threads --csv FOLDER
+    python benchmarks/bench_large.py visit threads --csv FOLDER
 
 visit    losses and gradient (`problem.visit`) by loss, set and storage, beside ``X.sum()`` and the
          two products ``X @ w`` and ``X.T @ r``, on one thread; the point moves a little between
-         visits, as it does on the way of a solve
-fit      a solve certified to 1e-6 beside scikit-learn's `Ridge` and `LogisticRegression` on the
-         same rows (no intercept, the mean loss), one thread for all
-threads  the same solves with two threads and with one, and ``X @ w`` by two threads of BLAS and by
-         one, which tells what a second core gives in this run
+         visits, as it does on the way of a solve. `pass` is the reading of X alone, without the
+         search for the weights and the rows whose weight was not as it was guessed
+threads  solves certified to 1e-6 with two threads and with one, and ``X @ w`` by two threads of
+         BLAS and by one, which tells what a second core gives in this run
 
-In each row all are measured in turn; times are medians.
+In each row all are measured in turn; times are medians. Fits beside those of other packages are
+those of `bench_peers.py`.
 """
 
 from __future__ import annotations
@@ -90,12 +90,21 @@ def visiting(problem: drago.DROProblem, w: Any, step: Any) -> Callable[[], Any]:
     return visit
 
 
+def passing(problem: drago.DROProblem, w: Any) -> Callable[[], Any]:
+    """The reading of X within a visit, with the guess that an oracle has for the point."""
+    rows: Any = problem.rows
+    oracle, b = problem.dual_oracle(), np.zeros(1)
+    problem.visit(w, b, oracle)
+    guess = rows._guess(problem.loss, w, b, oracle, problem.nu)
+    return lambda: rows._read(problem.loss, w, b, guess)
+
+
 def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Losses and gradient beside a sum over X and two products; one thread."""
     table = Table(
         {"loss": "8s", "set": "12s", "storage": "12s"}
-        | dict.fromkeys(("visit_ms", "sum_ms", "products_ms"), "11.1f")
-        | dict.fromkeys(("by_sum", "by_products"), "11.2f")
+        | dict.fromkeys(("visit_ms", "pass_ms", "sum_ms", "products_ms"), "11.1f")
+        | dict.fromkeys(("pass_by_sum", "pass_by_products"), "11.2f")
     )
     n, d = options.rows, 50
     combinations = [("squared", name, "float64") for name in SETS]
@@ -119,6 +128,7 @@ def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
         w32, r32 = w.astype(X.dtype), r.astype(X.dtype)
         what = {
             "visit": visiting(problem, w[:, None], step),
+            "pass": passing(problem, w[:, None]),
             "sum": lambda X=X: X.sum(),
             "products": lambda X=X, w=w32, r=r32: (X @ w, X.T @ r),
         }
@@ -130,46 +140,14 @@ def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
                 "set": name,
                 "storage": storage,
                 **{f"{key}_ms": 1e3 * value for key, value in found.items()},
-                "by_sum": found["visit"] / found["sum"],
-                "by_products": found["visit"] / found["products"],
+                "pass_by_sum": found["pass"] / found["sum"],
+                "pass_by_products": found["pass"] / found["products"],
             }
         )
     return table.rows
 
 
-# --------------------------------------------------------------------------------------- fit
-
-
-def peer(X: Any, y: Any, loss: str) -> Callable[[], Any]:
-    """scikit-learn's fit of the mean loss with the same regularisation."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    if loss == "squared":
-        return lambda: Ridge(alpha=len(y) * L2_REG, fit_intercept=False).fit(X, y)
-    tol = logistic_tolerance(X, y)
-    C = 1.0 / (len(y) * L2_REG)
-    return lambda: LogisticRegression(C=C, fit_intercept=False, tol=tol, max_iter=1000).fit(X, y)
-
-
-def logistic_tolerance(X: Any, y: Any) -> float:
-    """The largest power of ten at which its objective is within 1e-6 of the least.
-
-    Relative as a certificate is: to what there is to gain from w = 0.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    def objective(coef: Any) -> float:
-        z = X @ coef
-        return float(np.mean(np.logaddexp(0.0, z) - y * z) + 0.5 * L2_REG * coef @ coef)
-
-    C = 1.0 / (len(y) * L2_REG)
-    found = {}
-    for power in range(-2, -9, -1):
-        model = LogisticRegression(C=C, fit_intercept=False, tol=10.0**power, max_iter=1000)
-        found[power] = objective(model.fit(X, y).coef_[0])
-    least = min(found.values())
-    close = (k for k, value in found.items() if value - least <= TOL * (np.log(2.0) - least))
-    return 10.0 ** max(close)
+# ----------------------------------------------------------------------------------- threads
 
 
 def problems(n: int, quick: bool) -> Iterator[tuple[dict[str, Any], Callable[..., Any], Any, Any]]:
@@ -206,25 +184,8 @@ def problems(n: int, quick: bool) -> Iterator[tuple[dict[str, Any], Callable[...
                     yield name | {"shift_cost": shift_cost}, solve, X, y
 
 
-def fit(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A solve certified to 1e-6 beside scikit-learn's fit of the mean loss; one thread."""
-    columns = dict.fromkeys(("drago_ms", "sklearn_ms"), "10.0f")
-    table = Table(NAMES | columns | {"ratio": "5.2f", "passes": "6.1f"})
-    known: tuple[Any, Any] = (None, None)
-    for name, solve, X, y in problems(options.rows, options.quick):
-        with threadpool_limits(1):
-            if known[0] is not X:
-                known = X, peer(X, y, name["loss"])
-            result = solve(1)
-            found = in_turn({"drago": lambda f=solve: f(1), "sklearn": known[1]}, options.runs)
-        ratio = found["drago"] / found["sklearn"]
-        times = {f"{key}_ms": 1e3 * value for key, value in found.items()}
-        table.add(name | times | {"ratio": ratio, "passes": result.n_passes})
-    return table.rows
-
-
 def threads(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The same solves with two threads and with one, and what a second core gives to BLAS."""
+    """Solves with two threads and with one, and what a second core gives to BLAS."""
     columns = dict.fromkeys(("one_ms", "two_ms"), "6.0f")
     table = Table(NAMES | columns | {"gain": "5.2f", "product_gain": "12.2f"})
     for name, solve, X, _ in problems(options.rows, options.quick):
@@ -242,7 +203,7 @@ def threads(options: argparse.Namespace) -> list[dict[str, Any]]:
     return table.rows
 
 
-TABLES = {"visit": visit, "fit": fit, "threads": threads}
+TABLES = {"visit": visit, "threads": threads}
 
 
 def main() -> None:
