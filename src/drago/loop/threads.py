@@ -33,7 +33,8 @@ _RULE = _ThreadRule()
 def blas_threads(problem: DROProblem, method: Method) -> Any:
     """A context with one BLAS thread, or with the caller's where the problem is large.
 
-    A method that has threads of its own gets one BLAS thread on large problems too.
+    A method that has threads of its own gets one BLAS thread on large problems too, and so does one
+    whose visits have: what is left to BLAS is then too small for a second one.
     """
     if not problem.rows.is_on_host:
         unknowns = problem.n_features * problem.n_outputs
@@ -42,7 +43,8 @@ def blas_threads(problem: DROProblem, method: Method) -> Any:
     entries = problem.n_samples * problem.n_features * problem.n_outputs
     if max(entries, problem.n_features**2) <= _RULE.tiny:
         return nullcontext()
-    if not method.has_threads and (problem.is_sparse or entries > _RULE.small):
+    own = method.has_threads or problem.rows.visits_once(problem.loss, problem.n_outputs)
+    if not own and (problem.is_sparse or entries > _RULE.small):
         return nullcontext()
     return at_most(1)
 
