@@ -29,7 +29,7 @@ _CHUNK = 1 << 18
 # Share of the rows below which they are worth being picked out of a matrix that large, and how
 # many are looked at to tell.
 _FEW = 0.25
-LARGE = 1 << 22
+_LARGE = 1 << 22
 _STRIDE = 61
 # Entries of X in a part that a thread takes at once.
 _AT_ONCE = 1 << 19
@@ -69,6 +69,11 @@ class ArrayVisits(ArrayCurvature):
     """What `drago.rows.memory.ArrayRows` reads of X."""
 
     X: Any
+
+    @property
+    def kernel_baseline(self) -> Vector:
+        """The baseline as kernels take it: empty where there is none."""
+        return NONE if self.baseline is None else self.baseline
 
     def _chunks(self) -> list[slice]:
         # Of sparse rows as many as have so many entries.
@@ -172,7 +177,7 @@ class ArrayVisits(ArrayCurvature):
             loss.parameter,
             self.y,
             self.p,
-            NONE if self.baseline is None else self.baseline,
+            self.kernel_baseline,
             *guess,
             raw,
             losses,
@@ -227,7 +232,7 @@ class ArrayVisits(ArrayCurvature):
 
     def _are_few(self, c: Matrix) -> bool:
         """Whether to pick out the rows with an entry in `c`; judged by some of them."""
-        if c.shape[1] > 1 or self.is_sparse or self.n_entries < LARGE:
+        if c.shape[1] > 1 or self.is_sparse or self.n_entries < _LARGE:
             return False
         some = c[::_STRIDE, 0]
         return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)

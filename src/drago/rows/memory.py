@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from drago import kernels
 from drago._validation import check_groups, check_vector, locked
-from drago.rows.array_visits import NONE, ArrayVisits
+from drago.rows.array_visits import ArrayVisits
 from drago.rows.base import (
     Index,
     Kept,
@@ -81,11 +81,6 @@ class ArrayRows(ArrayVisits):
     def is_plain(self) -> bool:
         """Whether X is a dense array of float64."""
         return not self.is_sparse and self.X.dtype == np.float64
-
-    @property
-    def kernel_baseline(self) -> Vector:
-        """The baseline as kernels take it: empty where there is none."""
-        return NONE if self.baseline is None else self.baseline
 
     @cached_property
     def norms(self) -> Vector:

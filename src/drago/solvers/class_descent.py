@@ -22,6 +22,7 @@ from drago.certificate.cost import affordable_rows, n_unknowns
 from drago.loop.loop import Iterate, Loop
 from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
+from drago.solvers.quasi_newton import FLOOR
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -108,7 +109,7 @@ class ClassRun:
         elif intercept:
             self.mean, self.passes = problem.rows.centre(), 0.5
         kind = metric_kind(problem) if kind == "auto" else kind
-        metric: Metric = loop.make_metric(kind, self.mean if intercept else None, _FLOOR)
+        metric: Metric = loop.make_metric(kind, self.mean if intercept else None, FLOOR)
         basis, turned = _NO_MATRIX, _NO_MATRIX
         if metric.basis is not None:
             basis = np.ascontiguousarray(metric.basis)
@@ -241,7 +242,3 @@ class ClassRun:
                 predicts=False,
             )
         )
-
-
-# Features that hardly vary get a curvature nevertheless: this share of the greatest.
-_FLOOR = 1e-3

@@ -20,7 +20,7 @@ from drago.loop.method import Method
 from drago.metric import Metric, is_box, make_metric
 from drago.problem import DROProblem, Evaluation, Gradient, NonFiniteLossError
 from drago.solvers import class_descent
-from drago.solvers.quasi_newton import Line, Memory
+from drago.solvers.quasi_newton import FLOOR, Line, Memory
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -130,7 +130,7 @@ class _LBFGSRun:
         self.along = 1.0
         if settings.metric != "euclidean":
             centre = self.mean if problem.fit_intercept else None
-            self.metric = loop.make_metric(settings.metric, centre, _FLOOR)
+            self.metric = loop.make_metric(settings.metric, centre, FLOOR)
             self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
             self.along = 1.0 / np.sqrt(self.metric.intercept)
         elif problem.fit_intercept and problem.rows.has("compiled"):
@@ -340,8 +340,6 @@ def _unit(problem: DROProblem, mean: Vector) -> float:
 # Sizes up to which features count as constant: by themselves, and as a share of their mean, where
 # digits cancel.
 _NO_SIZE, _HARDLY = 1e-100, 1e-7
-# Features that hardly vary get a curvature nevertheless: this share of the greatest.
-_FLOOR = 1e-3
 # Iterations after which the raw predictions are computed afresh: they are sums of so many steps.
 _FRESH = 50
 # Iterations without a lower objective before the method gives up.

@@ -20,6 +20,8 @@ from drago.terms.uncertainty import DualOracle
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
+# Features that hardly vary get a curvature in the metric nevertheless: this share of the greatest.
+FLOOR = 1e-3
 # The conditions of Wolfe: how much of the promised fall, and how much flatter.
 _FALL = 1e-4
 _FLAT = 0.6
