@@ -154,7 +154,20 @@ def test_many_unknowns_never_take_newton_first(fit_intercept):
     many = make(
         n=240, d=251 - fit_intercept, uncertainty=drago.CVaR(0.5), fit_intercept=fit_intercept
     )
-    assert choose(many)[0] == IN_METRIC
+    assert choose(many)[0] == drago.LBFGS()  # there are fewer rows than features
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_fewer_rows_than_features_take_no_metric(loss):
+    assert choose(make(loss=loss, n=299, d=300))[0] == drago.LBFGS()
+    assert choose(make(loss=loss, n=300, d=300))[0] == IN_METRIC
+
+
+def test_a_million_well_conditioned_rows_are_started_on_a_part_of_them():
+    rng = np.random.default_rng(0)
+    for n, taken in ((500_000, drago.LBFGS()), (500_001, IN_METRIC)):
+        X = rng.standard_normal((n, 2))
+        assert choose(drago.DROProblem(X, X[:, 0], shift_cost=0.1))[0] == taken
 
 
 @pytest.mark.parametrize(
