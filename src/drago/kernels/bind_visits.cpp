@@ -8,6 +8,12 @@ namespace {
 
 using nb::literals::operator""_a;
 
+template <class Rows>
+void require_no_guess(int kind) {
+    if (!Rows::guesses && kind != NO_GUESS)
+        throw nb::value_error("weights of sparse rows are not guessed at: kind must be 0");
+}
+
 // The two functions for one kind of storage, whose arrays come first.
 template <class Rows, class... Storage, class... Names>
 void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
@@ -17,7 +23,8 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
                double parameter, InArray y, InArray p, InArray baseline, int kind, double tau,
                double nu, double cap, OutArray raw, OutArray losses, OutArray slopes,
                OutArray first, OutArray second) {
-            nb::gil_scoped_release released;
+            require_no_guess<Rows>(kind);
+            const nb::gil_scoped_release released;
             const Seen seen{view(y),   view(p),      view(baseline),
                             view(raw), view(losses), view(slopes)};
             const Tally found =
@@ -37,6 +44,7 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
         [open](Storage... storage, Index n_parts, Index n_threads, InArray p, InArray q,
                InArray losses, InArray slopes, int kind, double tau, double nu, double cap,
                double sum_first, double sum_second, InArray first, InArray second, OutArray out) {
+            require_no_guess<Rows>(kind);
             const nb::gil_scoped_release released;
             gradient_after(open(storage...), {static_cast<Index>(p.size()), n_parts}, n_threads,
                            {kind, tau, nu, cap}, {view(p), view(q), view(losses), view(slopes)},
