@@ -238,7 +238,9 @@ class GapSearch:
         wanted = _RULE.rest * room if room > 0 else _RULE.least_rest * (self.gap - slack)
         if not math.isfinite(wanted):
             wanted = 0.0
-        w, b, n_steps = rows.class_minimum(ev, q, problem.mu, problem.fit_intercept, wanted, most)
+        fall = room if room > 0 else np.inf
+        given = (ev, q, problem.mu, problem.fit_intercept)
+        w, b, n_steps = rows.class_minimum(*given, wanted, fall, most)
         self.tried_curvature = True
         self._spend(1.0 + n_steps * share)
         with suppress(NonFiniteLossError):

@@ -74,6 +74,21 @@ bool curvature(Array1<const std::int64_t> y, const InMatrix& slopes, const InArr
 }
 
 // The same.
+bool balance(Array1<const std::int64_t> y, const InMatrix& raw, const InArray& losses, double keep,
+             const InArray& rest, const OutMatrix& slopes, const OutArray& young) {
+    const std::size_t n = raw.shape(0), k = raw.shape(1);
+    if (y.shape(0) != n || losses.shape(0) != n || rest.shape(0) != k || slopes.shape(0) != n ||
+        slopes.shape(1) != k || young.shape(0) != n)
+        return false;
+    const auto labels = view(y);
+    for (Index i = 0; i < labels.size; ++i)
+        if (labels[i] < 0 || labels[i] >= static_cast<Index>(k)) return false;
+    nb::gil_scoped_release release;
+    balance_rows(labels, view(raw), view(losses), keep, view(rest), view(slopes), view(young));
+    return true;
+}
+
+// The same.
 bool hessian(const InMatrix& X, Array1<const std::int64_t> y, const InMatrix& slopes,
              const InArray& q, bool intercept, const OutMatrix& out) {
     const std::size_t n = X.shape(0), k = slopes.shape(1);
@@ -110,6 +125,9 @@ void bind_classes(nb::module_& m) {
           "Iterations in place, or with `is_start` none but the point at theta: iterations, "
           "trials, value, estimate, tangent, tau, count, next, state, and whether the point is "
           "in the other arrays, and whether the next step is known.");
+    m.def("class_balance", &balance, "y"_a.noconvert(), "raw"_a.noconvert(),
+          "losses"_a.noconvert(), "keep"_a, "rest"_a.noconvert(), "slopes"_a.noconvert(),
+          "young"_a.noconvert(), "Slopes of mixed probabilities, in place, and what that costs.");
     m.def("class_hessian", &hessian, "X"_a.noconvert(), "y"_a.noconvert(),
           "slopes"_a.noconvert(), "q"_a.noconvert(), "intercept"_a, "out"_a.noconvert(),
           "The lower triangle of the Hessian of the weighted losses, features first.");

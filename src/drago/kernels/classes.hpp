@@ -161,6 +161,24 @@ inline void softmax_rows(Vec<const std::int64_t> y, const double* from, const do
     }
 }
 
+// From the slopes to those of the probabilities keep pi + (1 - keep) rest, in place, and for each row
+// the divergence of these from pi; the losses and raw predictions tell log pi, however small.
+inline void balance_rows(Vec<const std::int64_t> y, Mat<const double> raw, In losses, double keep,
+                         In rest, Mat<double> slopes, Out young) {
+    const Index k = raw.cols;
+    for (Index i = 0; i < raw.rows; ++i) {
+        const double *z = raw.row(i), shift = z[y[i]] + losses[i];
+        double *s = slopes.row(i), total = 0.0;
+        for (Index c = 0; c < k; ++c) {
+            const double one = c == y[i] ? 1.0 : 0.0;
+            const double mixed = keep * s[c] + (1.0 - keep) * (rest[c] - one), there = mixed + one;
+            if (there > 0.0) total += there * (std::log(there) - (z[c] - shift));
+            s[c] = mixed;
+        }
+        young[i] = std::max(total, 0.0);
+    }
+}
+
 // sum_i q_i <slopes_i, step_i>, over the rows of weight.
 inline double slope_along(In q, Mat<const double> slopes, Mat<const double> step) {
     double total = 0.0;

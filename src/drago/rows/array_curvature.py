@@ -185,14 +185,22 @@ class ArrayCurvature(RowStore):
         return np.maximum(found, 0.0) * self.p
 
     def class_minimum(
-        self, ev: Evaluation, q: Vector, mu: float, intercept: bool, wanted: float, most: int
+        self,
+        ev: Evaluation,
+        q: Vector,
+        mu: float,
+        intercept: bool,
+        wanted: float,
+        room: float,
+        most: int,
     ) -> tuple[Matrix, Vector, int]:
+        """Near the minimum of ``sum_i q_i l_i + (mu/2) ||w||^2``, see `class_minimum`."""
         index = np.flatnonzero(q)
         X, p = np.ascontiguousarray(self.dense(index)), q[index] / q[index].sum()
         bent = self.class_curvature(ev.dlosses, q)
         curvature = max(float(np.linalg.norm(bent, 1)), 1e-300)
-        start = ev.w, ev.b
-        return class_minimum(X, self.y[index], p, curvature, mu, start, intercept, wanted, most)
+        of_rows, start = (X, self.y[index], p), (ev.w, ev.b)
+        return class_minimum(*of_rows, curvature, mu, start, intercept, wanted, room, most)
 
     def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Vector:
         F, k = chosen.features(self, intercept), inverse.shape[0]

@@ -57,9 +57,9 @@ class _ClassRule:
     """So many iterations come before Newton steps: far from the optimum they are too short."""
     unknowns: float = 250.0
     """Newton steps are for at most so many unknowns,"""
-    newton: float = 5.0
+    newton: float = 3.0
     """and where their Hessian takes no longer than so many iterations: by"""
-    square: float = 0.04
+    square: float = 0.09
     """the square of the number of unknowns, for each row of weight,"""
     cube: float = 0.1
     """and its cube."""

@@ -363,16 +363,10 @@ class Multinomial(_Compiled):
 
     has_conjugate = True
 
-    def _logs(self, y: Array, raw: Matrix) -> Matrix:
-        """Logarithms of the probabilities."""
-        of_label = raw[np.arange(y.shape[0]), y] + self.evaluate(y, raw)[0]
-        return raw - of_label[:, None]
-
-    def _restricted(self, y: Array, raw: Matrix, there: Array) -> Matrix:
+    @staticmethod
+    def _restricted(raw: Matrix, there: Array) -> Matrix:
         """The probabilities of the classes that have weight, among these."""
-        if there.all():
-            return np.exp(np.minimum(self._logs(y, raw), 0.0))
-        inside = raw[:, there]
+        inside = raw if there.all() else raw[:, there]
         found = inside - inside.max(axis=1, keepdims=True)
         np.exp(found, out=found)
         found /= found.sum(axis=1, keepdims=True)
@@ -381,20 +375,21 @@ class Multinomial(_Compiled):
     def balance_sums(self, y: Array, raw: Matrix, q: Vector, masses: Vector | None) -> Vector:
         self._require_rows(y, raw, q)
         assert masses is not None
-        return q @ self._restricted(y, raw, masses > 0)
+        return q @ self._restricted(raw, masses > 0)
 
     def balance_with(
         self, y: Array, raw: Matrix, q: Vector, sums: Vector, masses: Vector | None
     ) -> tuple[Matrix, Vector]:
         assert masses is not None
         mass, mean, there = masses, sums, masses > 0
-        restricted = self._restricted(y, raw, there)
+        restricted = self._restricted(raw, there)
         with np.errstate(divide="ignore"):
             keep = min(1.0, float((mass[there] / mean).min()))
         if keep < 1.0:
             rest = (mass[there] - keep * mean) / (1.0 - keep)
             restricted = keep * restricted + (1.0 - keep) * np.maximum(rest, 0.0)
-        log_all = self._logs(y, raw)
+        top = raw.max(axis=1, keepdims=True)
+        log_all = raw - (top + np.log(np.exp(raw - top).sum(axis=1, keepdims=True)))
         with np.errstate(divide="ignore", invalid="ignore"):
             terms = restricted * (np.log(restricted) - log_all[:, there])
         young = np.where(restricted > 0, terms, 0.0).sum(axis=1)
@@ -402,6 +397,22 @@ class Multinomial(_Compiled):
         alpha[:, there] = restricted
         alpha[np.arange(y.shape[0]), y] -= 1.0
         return alpha, np.maximum(young, 0.0)
+
+    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector] | None:
+        """Compiled where all classes have weight."""
+        self._require_rows(y, raw, q)
+        masses = np.bincount(y, weights=q, minlength=raw.shape[1]).astype(np.float64)
+        if not (masses > 0).all():
+            return super().balance(y, raw, q)
+        losses, alpha = self.evaluate(y, raw)
+        mean, young = q @ alpha + masses, np.zeros(losses.shape)
+        keep = min(1.0, float((masses / np.maximum(mean, np.finfo(float).tiny)).min()))
+        if keep < 1.0:
+            rest = np.maximum((masses - keep * mean) / (1.0 - keep), 0.0)
+            y, raw = self._taken(y, raw)
+            if not kernels.class_balance(y, raw, losses, keep, rest, alpha, young):
+                raise self._refusal(y, raw)
+        return alpha, young
 
 
 class UserLoss(Loss):
