@@ -48,7 +48,8 @@ def descent_cost(problem: DROProblem, n_rows: float) -> float:
     Infinite where it is not compiled.
     """
     can = problem.loss.has_class_hessian and problem.loss.has_kernels and problem.mu > 0
-    if not (can and problem.constraint.is_everything and problem.rows.has("compiled")):
+    can = can and problem.constraint.is_everything and not problem.is_sparse
+    if not (can and problem.rows.has("compiled")):
         return math.inf
     return 1.0 + _DESCENT * n_rows / problem.n_samples
 
