@@ -110,19 +110,21 @@ def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
         return None
     n, k = raw.shape
     oracle, theta = problem.dual_oracle(), np.append(np.zeros(k), b)
-    is_capped, one, none = problem.uncertainty.is_capped, np.ones(1), np.empty((0, 0))
+    is_capped, none = problem.uncertainty.is_capped, np.empty((0, 0))
     given = [np.zeros((n, 1)), rows.y, rows.kernel_baseline, rows.p]
     given += [not problem.divergence.is_chi2, True, oracle.cap if is_capped else 0.0, problem.nu]
     # One feature, 0 on all rows, and a unit metric.
-    given += [1.0, np.zeros(1), one, none, none, 1.0 / k, theta, np.empty(2 * k)]
-    given += [np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n)]
+    given += [1.0, np.zeros(1), np.ones(1), none, none, 1.0 / k, theta, np.empty(2 * k)]
+    for _ in range(2):
+        given += [np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n)]
+    given += [np.empty((n, k)), np.empty(2 * k)]
     given += [np.empty((_PAIRS, 2 * k)), np.empty((_PAIRS, 2 * k)), 0, 0]
-    weights = None if is_capped else oracle.solve_into
-    start = kernels.class_descend(*given, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0, weights)
+    more = False, False, None if is_capped else oracle.solve_into, None
+    start = kernels.class_descend(*given, 0.0, np.nan, True, 0, *[0.0] * 3, *more)
     value, tau = start[2], start[5]
     # Until a step promises no more than rounding.
     most, reference, share = 300, 2.0 * value, 1e-18
-    kernels.class_descend(*given, value, tau, False, most, reference, share, 0.0, weights)
+    kernels.class_descend(*given, value, tau, False, most, reference, share, 0.0, *more)
     return theta[k:]
 
 

@@ -10,9 +10,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 import drago
 from drago import kernels
+from drago.certificate.bounds import curvature_bound
+from drago.certificate.certify import judge
 from drago.certificate.hessian import hessian
 from drago.rows.array_curvature import Chosen
 from drago.solvers import class_descent
+from drago.terms.losses import Multinomial
 
 SHAPES = [(1, 1, 2), (5, 3, 3), (64, 7, 4), (131, 4, 17), (70, 33, 9), (9, 2, 200)]
 
@@ -170,3 +173,83 @@ def test_the_search_keeps_to_limits():
     assert found.n_iter == 7
     found = drago.solve(problem_of(), tol=1e-11)
     assert found.rel_gap <= 1e-11
+
+
+def test_curvature_in_the_raw_predictions():
+    rng = np.random.default_rng(5)
+    problem = problem_of(n=90, k=6)
+    slopes = problem.evaluate(rng.normal(size=(4, 6)), np.zeros(6)).dlosses
+    q, pi = rng.random(90) * (rng.random(90) < 0.7), slopes.copy()
+    pi[np.arange(90), problem.y] += 1.0
+    expected = np.diag(q @ pi) - (q[:, None] * pi).T @ pi
+    np.testing.assert_allclose(problem.rows.class_curvature(slopes, q), expected, atol=1e-13)
+
+
+def test_newton_steps_know_the_hessian():
+    """From near the optimum they come much nearer than L-BFGS does."""
+    problem = problem_of(n=400, d=5, k=4, fit_intercept=True)
+    found = drago.solve(problem, tol=1e-12)
+    assert found.status == "optimal" and found.n_iter <= 14
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 100.0])
+def test_slopes_of_no_sum(size):
+    """The compiled ones are those of NumPy, where all classes have weight."""
+    rng, loss = np.random.default_rng(6), Multinomial()
+    raw, y = size * rng.normal(size=(80, 5)), np.append(np.arange(5), rng.integers(5, size=75))
+    q = rng.random(80)
+    q /= q.sum()
+    alpha, young = loss.balance(y, raw, q)
+    expected = super(Multinomial, loss).balance(y, raw, q)
+    np.testing.assert_allclose(alpha, expected[0], atol=1e-14)
+    np.testing.assert_allclose(young, expected[1], rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(q @ alpha, 0.0, atol=1e-15)
+    # Without weight on some rows, and on a class.
+    rows = drago.DROProblem(raw, y, loss="multinomial", shift_cost=1.0).rows
+    for none in (np.arange(80) >= 30, y == 2):
+        some = np.where(none, 0.0, q) / q[~none].sum()
+        found, cost = rows.balance(loss, raw, some, 5)
+        other = super(Multinomial, loss).balance(y, raw, some)
+        np.testing.assert_allclose(found[~none], other[0][~none], atol=1e-14)
+        np.testing.assert_allclose(cost, some @ other[1], rtol=1e-9, atol=1e-13)
+
+
+def test_rates_by_ranks():
+    """Where a weight is a function of its loss, they are its derivatives."""
+    problem = problem_of(n=2000, uncertainty=drago.Chi2Ball(0.1), shift_cost=0.5)
+    losses = np.random.default_rng(7).normal(size=2000)
+    q, response = problem.dual_oracle().response(losses, problem.nu)
+    found = problem.rows.rates(losses, q, problem.nu, False)
+    inside = (q > 0) & (np.abs(losses) < 1)
+    np.testing.assert_allclose(found[inside], response.rate[inside], rtol=1e-6)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("shape", [(150, 4, 5), (60, 30, 12)])
+def test_bound_from_steps_on_the_rows_of_weight(intercept, shape):
+    """It is above the truth, and close to it; with the Hessian it would be no better."""
+    n, d, k = shape
+    problem = problem_of(n, d, k, fit_intercept=intercept, l2_reg=1e-3)
+    rng = np.random.default_rng(8)
+    best = drago.solve(problem, tol=1e-10)
+    w, b = problem.to_internal(best.coef, best.intercept)
+    ev = problem.evaluate(w + 1e-3 * rng.normal(size=w.shape), b)
+    q = problem.dual_oracle().weights(ev.losses, problem.nu)
+    gap = judge(problem, ev, predictions=0).gap
+    g = problem.gradient(ev, q)
+    w, b, _ = problem.rows.class_minimum(ev, q, problem.mu, intercept, 1e-18, np.inf, 2000)
+    there = problem.evaluate(w, b)
+    least = q @ (ev.losses - there.losses) + 0.5 * problem.mu * ((ev.w**2).sum() - (w**2).sum())
+    assert least <= gap * (1 + 1e-9)
+    assert gap <= 1.5 * least + 1e-9
+    assert gap <= 1.5 * curvature_bound(problem, ev, q, g, n) + 1e-9
+
+
+def test_arrays_of_classes_that_do_not_fit():
+    y, rows, short = np.zeros(3, dtype=np.int64), np.zeros((3, 2)), np.zeros(2)
+    assert not kernels.class_curvature(y, rows, short, np.zeros((2, 2)))
+    assert not kernels.class_curvature(y + 2, rows, np.zeros(3), np.zeros((2, 2)))
+    assert not kernels.class_hessian(rows, y, rows, np.zeros(3), False, np.zeros((3, 3)))
+    assert not kernels.class_hessian(rows, y - 1, rows, np.zeros(3), False, np.zeros((4, 4)))
+    assert not kernels.class_balance(y, rows, short, 0.5, short, rows, np.zeros(3))
+    assert not kernels.class_balance(y + 2, rows, np.zeros(3), 0.5, short, rows, np.zeros(3))

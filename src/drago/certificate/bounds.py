@@ -123,13 +123,21 @@ def _two_tangents(
 
 
 def curvature_bound(
-    problem: DROProblem, ev: Evaluation, q: RowVector, g: Gradient, n_rows: int
+    problem: DROProblem,
+    ev: Evaluation,
+    q: RowVector,
+    g: Gradient,
+    n_rows: int,
+    enough: float = 0.0,
 ) -> float:
-    """The bound from the curvature of the `n_rows` rows of the greatest weight."""
+    """The bound from the curvature of the `n_rows` rows of the greatest weight.
+
+    With several outputs a bound of at most `enough` is not made any better.
+    """
     if n_rows == 0:
         return np.inf
     if problem.loss.has_class_hessian:
-        return _class_bound(problem, ev, q, g, n_rows)
+        return _class_bound(problem, ev, q, g, n_rows, enough)
     return _single_output_bound(problem, ev, q, g, n_rows)
 
 
@@ -232,7 +240,7 @@ def class_unknowns(problem: DROProblem) -> npt.NDArray[np.bool_]:
 
 
 def _class_bound(
-    problem: DROProblem, ev: Evaluation, q: RowVector, g: Gradient, size: int
+    problem: DROProblem, ev: Evaluation, q: RowVector, g: Gradient, size: int, enough: float
 ) -> float:
     """The bound for a loss whose Hessian is ``diag(pi) - pi pi'``."""
     loss, rows, intercept = problem.loss, problem.rows, problem.fit_intercept
@@ -259,7 +267,7 @@ def _class_bound(
         leverage = rows.class_leverages(chosen, flat.reshape(k, m, k, m), intercept)
         kappa = max(rows.greatest(leverage), 0.0)
         best = min(best, cost + _self_concordant(lambda_, kappa))
-        if kappa * lambda_ <= _LITTLE:
+        if kappa * lambda_ <= _LITTLE or best <= enough:
             break
         chosen = rows.narrow(chosen, leverage, _LITTLE / lambda_)
     return best

@@ -8,6 +8,8 @@ from drago.problem import DROProblem
 
 # Unknowns beyond which a dense factorisation is not attempted.
 _MOST_UNKNOWNS = 2000
+# Iterations that it takes to the minimum for fixed weights, about.
+_DESCENT = 8.0
 # Rows for each unknown with which a curvature bound begins to be of use.
 _ROWS_PER_UNKNOWN = 20
 
@@ -38,6 +40,18 @@ def curvature_cost(problem: DROProblem, n_rows: float) -> float:
     """What a factorised Hessian of so many rows costs, in passes."""
     m = float(n_unknowns(problem))
     return (n_rows * m**2 + 2.0 * m**3) / _pass_cost(problem)
+
+
+def descent_cost(problem: DROProblem, n_rows: float) -> float:
+    """What the minimum for fixed weights on so many rows costs with many classes, in passes.
+
+    Infinite where it is not compiled.
+    """
+    can = problem.loss.has_class_hessian and problem.loss.has_kernels and problem.mu > 0
+    can = can and problem.constraint.is_everything and not problem.is_sparse
+    if not (can and problem.rows.has("compiled")):
+        return math.inf
+    return 1.0 + _DESCENT * n_rows / problem.n_samples
 
 
 def affordable_rows(problem: DROProblem, passes: float) -> int:

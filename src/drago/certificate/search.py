@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from drago._interrupts import poll
 from drago.certificate.bounds import curvature_bound, newton_like_step, tangent_bound
 from drago.certificate.certificate import Certificate, lower_bound, relative
-from drago.certificate.cost import affordable_rows, curvature_cost, few_rows
+from drago.certificate.cost import affordable_rows, curvature_cost, descent_cost, few_rows
 from drago.certificate.hessian import newton_step
 from drago.problem import DROProblem, Evaluation, NonFiniteLossError
 from drago.rows.base import Gradient, RowVector
@@ -42,6 +43,12 @@ class _BoundRule:
     """All rows of weight come first where they cost at most so many passes."""
     growth: int = 8
     """Where a bound took too few rows, the next one takes at least so many times as many."""
+    longest: int = 500
+    """Steps toward the minimum for fixed weights with many classes are no more than this."""
+    rest: float = 0.05
+    """They end where the rest is this share of the gap that is wanted,"""
+    least_rest: float = 1e-4
+    """or, where none is wanted, this share of what was known."""
     good_enough: float = 1.5
     """Predictions end when the gap is at most this many times what they have gained."""
 
@@ -102,6 +109,9 @@ class GapSearch:
         self._try_tangent(q, g)
         if not self._wants_more():
             return
+        if self._is_for_descent(q):
+            self._descend(q)
+            return
         tried, hopeful = 0, True
         if self._is_costly(q):
             tried = self._try_curvature(q, g, most=affordable_rows(self.problem, _RULE.cheap))
@@ -153,7 +163,9 @@ class GapSearch:
     def _wants_more(self) -> bool:
         if self._is_enough() or self._is_cut_short():
             return False
-        return affordable_rows(self.problem, self.credit) > 0
+        if affordable_rows(self.problem, self.credit) > 0:
+            return True
+        return descent_cost(self.problem, self.problem.rows.count(self.exact)) <= self.credit
 
     def _is_cut_short(self) -> bool:
         """Whether there is no time for more; the curvature of a few rows is always tried."""
@@ -178,6 +190,7 @@ class GapSearch:
         if slack >= self.gap:
             return tried
         cheap = problem.rows.has_cheap_gram(problem.loss)
+        room = self.target * (self.reference - self.primal) - slack
         cheap = cheap or curvature_cost(problem, support) <= _RULE.at_once
         size = support if cheap else max(few_rows(problem), _RULE.growth * tried)
         while True:
@@ -187,14 +200,13 @@ class GapSearch:
             if tried >= limit:
                 return tried
             tried = limit if self.target == 0 or 2 * size > limit else size
-            inner = curvature_bound(problem, self.ev, q, g, tried)
+            inner = curvature_bound(problem, self.ev, q, g, tried, room)
             self.tried_curvature = True
             self._spend(curvature_cost(problem, tried))
             self._keep(inner + slack, "curvature", q)
             if self._is_enough() or self._is_cut_short():
                 return tried
             size = _RULE.growth * tried
-            room = self.target * (self.reference - self.primal) - slack
             if np.isfinite(inner) and room > 0:
                 size = max(size, int(min(1.5 * tried * inner / room, 1e15)))
 
@@ -208,6 +220,39 @@ class GapSearch:
         if problem.loss.has_class_hessian and rows <= _RULE.few * few_rows(problem):
             return False  # a few rows would cost about as much
         return curvature_cost(problem, rows) > _RULE.costly
+
+    def _is_for_descent(self, q: RowVector) -> bool:
+        """Whether the minimum for these weights is found in a few steps of compiled code."""
+        return descent_cost(self.problem, self.problem.rows.count(q)) <= self.credit
+
+    def _descend(self, q: RowVector) -> None:
+        """Bound ``min over w' of L(w', q)`` by tangents at a point near it, see `_approach`.
+
+        With many classes a few steps on the rows of weight lead there, which cost much less than
+        a Hessian of all classes, and the bound is no worse.
+        """
+        problem, ev, slack = self.problem, self.ev, self._slack(q)
+        rows: Any = problem.rows
+        if slack >= self.gap:
+            return
+        share = rows.count(q) / problem.n_samples
+        most = int(min(max((self.credit - 1.0) / share, 1.0), _RULE.longest))
+        room = self.target * (self.reference - self.primal) - slack
+        wanted = _RULE.rest * room if room > 0 else _RULE.least_rest * (self.gap - slack)
+        if not math.isfinite(wanted):
+            wanted = 0.0
+        fall = room if room > 0 else np.inf
+        given = (ev, q, problem.mu, problem.fit_intercept)
+        w, b, n_steps = rows.class_minimum(*given, wanted, fall, most)
+        self.tried_curvature = True
+        self._spend(1.0 + n_steps * share)
+        with suppress(NonFiniteLossError):
+            there = problem.evaluate(w, b)
+            fall = rows.dot(q, rows.add(ev.losses, there.losses, -1.0))
+            fall += 0.5 * problem.mu * float(np.vdot(ev.w - there.w, ev.w + there.w))
+            inner = tangent_bound(problem, there, q, problem.gradient(there, q))
+            rounding = _CANCELLED * problem.size_of(self.primal)
+            self._keep(slack + max(fall, 0.0) + inner + rounding, "curvature", q)
 
     def _approach(self, q: RowVector, g: Gradient) -> bool:
         """Bound ``min over w' of L(w', q)`` from points nearer to it, at a pass each.
@@ -300,7 +345,7 @@ class GapSearch:
         problem, ev, q = self.problem, self.ev, self.exact
         value = self.primal
         for _ in range(most):
-            if not self._wants_more():
+            if not self._wants_more() or affordable_rows(problem, self.credit) == 0:
                 return
             if self.gap <= _RULE.good_enough * (self.primal - value):
                 return  # no certificate could be much better: value is attained

@@ -35,11 +35,74 @@ DRAGO_INLINE double log1p_positive(double x) {
 
 namespace detail {
 
-// `softmax_rows` for a number of classes that the compiler knows, or for any (0).
-template <int known, bool has_step>
-inline void softmax_of(Vec<const std::int64_t> y, const double* from, const double* step, double t,
-                       Index n_classes, double* raw, Out losses, double* slopes) {
-    const Index k = known > 0 ? known : n_classes;
+// A few classes are too few to fill the lanes of a vector: class by class over some rows.
+inline constexpr Index few_classes = 32, few_rows = 32;
+
+template <bool has_step>
+inline void softmax_of_few(Vec<const std::int64_t> y, const double* from, const double* step,
+                           double t, Index k, double* raw, Out losses, double* slopes) {
+    alignas(64) double z[few_classes][few_rows] = {};
+    alignas(64) double top[few_rows], label[few_rows] = {}, above[few_rows] = {};
+    alignas(64) double others[few_rows], total[few_rows], scale[few_rows];
+    for (Index first = 0; first < y.size; first += few_rows) {
+        const Index size = std::min(few_rows, y.size - first);
+        const double* __restrict source = from + first * k;
+        if constexpr (has_step) {
+            const double* __restrict move = step + first * k;
+            double* __restrict to = raw + first * k;
+#pragma omp simd
+            for (Index j = 0; j < size * k; ++j) to[j] = source[j] + t * move[j];
+            source = to;
+        }
+        for (Index i = 0; i < size; ++i) {
+            for (Index c = 0; c < k; ++c) z[c][i] = source[i * k + c];
+            label[i] = static_cast<double>(y[first + i]);
+            above[i] = -source[i * k + y[first + i]];
+        }
+        for (Index i = 0; i < few_rows; ++i) top[i] = z[0][i], others[i] = total[i] = 0.0;
+        for (Index c = 1; c < k; ++c) {
+#pragma omp simd
+            for (Index i = 0; i < few_rows; ++i) top[i] = z[c][i] > top[i] ? z[c][i] : top[i];
+        }
+        for (Index c = 0; c < k; ++c) {
+            const double here = static_cast<double>(c);
+#pragma omp simd
+            for (Index i = 0; i < few_rows; ++i) {
+                const double e = exp_fast(z[c][i] - top[i]);
+                z[c][i] = e;
+                // log(total) loses the digits of a loss near 0: total - 1 is summed without the 1.
+                others[i] += label[i] == here ? 0.0 : e;
+                total[i] += label[i] == here ? e : 0.0;
+            }
+        }
+#pragma omp simd
+        for (Index i = 0; i < few_rows; ++i) {
+            above[i] += top[i];
+            total[i] += others[i];
+            scale[i] = 1.0 / total[i];
+        }
+        double* __restrict out = losses.data + first;
+        for (Index c = 0; c < k; ++c) {
+            const double here = static_cast<double>(c);
+#pragma omp simd
+            for (Index i = 0; i < few_rows; ++i)
+                z[c][i] = label[i] == here ? -others[i] * scale[i] : z[c][i] * scale[i];
+        }
+#pragma omp simd
+        for (Index i = 0; i < few_rows; ++i) {
+            const double rest = above[i] == 0.0 ? others[i] : total[i] - 1.0;
+            top[i] = log1p_positive(rest) + above[i];
+        }
+        std::copy(top, top + size, out);
+        double* __restrict to = slopes + first * k;
+        for (Index i = 0; i < size; ++i)
+            for (Index c = 0; c < k; ++c) to[i * k + c] = z[c][i];
+    }
+}
+
+template <bool has_step>
+inline void softmax_of_many(Vec<const std::int64_t> y, const double* from, const double* step,
+                            double t, Index k, double* raw, Out losses, double* slopes) {
     const Index most = std::max<Index>(1, std::min(class_rows, class_block / k));
     double rest[class_rows], above[class_rows];
     for (Index first = 0; first < y.size; first += most) {
@@ -91,20 +154,28 @@ inline void softmax_of(Vec<const std::int64_t> y, const double* from, const doub
 template <bool has_step>
 inline void softmax_rows(Vec<const std::int64_t> y, const double* from, const double* step,
                          double t, Index k, double* raw, Out losses, double* slopes) {
-    const auto run = [&](auto of) { of(y, from, step, t, k, raw, losses, slopes); };
-    switch (k) {
-        case 2:
-            return run(detail::softmax_of<2, has_step>);
-        case 3:
-            return run(detail::softmax_of<3, has_step>);
-        case 4:
-            return run(detail::softmax_of<4, has_step>);
-        case 5:
-            return run(detail::softmax_of<5, has_step>);
-        case 6:
-            return run(detail::softmax_of<6, has_step>);
-        default:
-            return run(detail::softmax_of<0, has_step>);
+    if (k <= detail::few_classes) {
+        detail::softmax_of_few<has_step>(y, from, step, t, k, raw, losses, slopes);
+    } else {
+        detail::softmax_of_many<has_step>(y, from, step, t, k, raw, losses, slopes);
+    }
+}
+
+// From the slopes to those of the probabilities keep pi + (1 - keep) rest, in place, and for each row
+// the divergence of these from pi; the losses and raw predictions tell log pi, however small.
+inline void balance_rows(Vec<const std::int64_t> y, Mat<const double> raw, In losses, double keep,
+                         In rest, Mat<double> slopes, Out young) {
+    const Index k = raw.cols;
+    for (Index i = 0; i < raw.rows; ++i) {
+        const double *z = raw.row(i), shift = z[y[i]] + losses[i];
+        double *s = slopes.row(i), total = 0.0;
+        for (Index c = 0; c < k; ++c) {
+            const double one = c == y[i] ? 1.0 : 0.0;
+            const double mixed = keep * s[c] + (1.0 - keep) * (rest[c] - one), there = mixed + one;
+            if (there > 0.0) total += there * (std::log(there) - (z[c] - shift));
+            s[c] = mixed;
+        }
+        young[i] = std::max(total, 0.0);
     }
 }
 

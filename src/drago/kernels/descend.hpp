@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "class_newton.hpp"
 #include "classes.hpp"
 #include "dual_capped.hpp"
 #include "narrow.hpp"
+#include "newton.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -32,6 +34,8 @@ struct ClassProblem {
     double along;
     // The weights at some losses, for another set than the capped simplex.
     std::function<void(Out losses, Out q)> weights;
+    // And the rates at which they respond to these.
+    std::function<void(Out losses, Out q, Out rate)> rates;
 };
 
 // A point: raw predictions, losses, slopes and weights.
@@ -52,6 +56,9 @@ struct ClassMemory {
 inline constexpr double wolfe_fall = 1e-4, wolfe_flat = 0.6, search_rounding = 1e-14;
 inline constexpr int search_trials = 25, search_slow = 2;
 inline constexpr double search_longest = 1e10;
+// A weight lies on its cap up to this share; what the diagonal of a Hessian is raised by, and that
+// of the intercepts, which are not determined.
+inline constexpr double on_cap = 1e-12, newton_ridge = 1e-13, newton_level = 1e-10;
 
 // What a call has led to. The state is 0 when there is more to do, 1 when an estimate is small
 // enough, 2 when no step helps.
@@ -59,17 +66,20 @@ struct ClassAnswer {
     Index iterations = 0, trials = 0;
     double value = 0.0, estimate = 0.0, tangent = 0.0, tau = nan;
     int state = 0;
+    bool has_step = false;
 };
 
 class ClassDescent {
   public:
-    ClassDescent(const ClassProblem& of, ClassPoint here, ClassPoint other, Out theta, Out slope,
-                 ClassMemory& memory, double tau)
+    // `draw` has room for the raw predictions along a step, `step` for that itself.
+    ClassDescent(const ClassProblem& of, ClassPoint here, ClassPoint other, Mat<double> draw,
+                 Out step, Out theta, Out slope, ClassMemory& memory, double tau)
         : of(of), d(of.X.cols), k(here.raw.cols), n(of.X.rows), size(theta.size), here(here),
           there(other), theta(theta), slope(slope), memory(memory), tau(tau),
-          room(static_cast<std::size_t>(5 * size + n * k + 2 * k)), coefficients(64) {
-        dx = room.data(), fresh = dx + size, turned = fresh + size, spare = turned + size;
-        sums = spare + size, shift = sums + k, draw = shift + k;
+          room(static_cast<std::size_t>(3 * size + 2 * k)), coefficients(64), draw(draw.data),
+          dx(step.data) {
+        fresh = room.data(), turned = fresh + size, spare = turned + size;
+        sums = spare + size, shift = sums + k;
     }
 
     // Where theta is, with the gradient there. The raw predictions are given, or are made.
@@ -84,19 +94,23 @@ class ClassDescent {
     // Up to `most` iterations; fewer where an estimate of the gap has fallen to its share of what
     // the objective has fallen below the reference.
     ClassAnswer run(double value, Index most, double reference, double share,
-                    double share_of_tangent) {
+                    double share_of_tangent, bool newton_steps, bool has_step) {
         ClassAnswer answer;
-        answer.value = value;
+        answer.value = value, answer.has_step = has_step;
+        by_newton = newton_steps;
         take_apart();
-        direction();
+        if (!answer.has_step) direction();
+        answer.has_step = true;
         measure(answer);
+        estimate(answer);
         while (answer.state == 0 && answer.iterations < most) {
             const double falling = dot(slope.data, dx);
             Along found{};
             const bool has = falling < 0.0 && search(answer.value, falling, found);
             if (!has) {
-                if (memory.count == 0) answer.state = 2;
-                memory.count = 0;  // old pairs can jam the method far from the optimum
+                if (memory.count == 0 && !by_newton) answer.state = 2;
+                if (!by_newton) memory.count = 0;  // old pairs can jam it far from the optimum
+                by_newton = false;
                 direction();
                 continue;
             }
@@ -106,13 +120,19 @@ class ClassDescent {
             for (Index j = 0; j < size; ++j) theta[j] += found.t * dx[j];
             gradient();
             remember(found.t);
-            direction();
             answer.value = found.value;
             ++answer.iterations;
             measure(answer);
             const double fallen = std::max(reference - answer.value, 0.0);
-            if (answer.estimate < share * fallen || answer.tangent < share_of_tangent * fallen)
-                answer.state = 1;
+            if (answer.tangent < share_of_tangent * fallen) {
+                answer.state = 1, answer.has_step = false;
+                std::fill(dx, dx + size, 0.0);
+                estimate(answer);
+                break;
+            }
+            direction();
+            estimate(answer);
+            if (answer.estimate < share * fallen) answer.state = 1;
         }
         answer.tau = tau;
         answer.trials = trials;
@@ -133,10 +153,11 @@ class ClassDescent {
     ClassMemory& memory;
     double tau;
     Scratch room, coefficients;
-    double *dx, *fresh, *turned, *spare, *sums, *shift, *draw;
+    double *draw, *dx, *fresh, *turned, *spare, *sums, *shift;
     double last = -1.0, ridge[3] = {};
     Index trials = 0;
     double plain_square = 0.0;
+    bool by_newton = false;
 
     double dot(const double* __restrict a, const double* __restrict b) const {
         double total = 0.0;
@@ -196,11 +217,14 @@ class ClassDescent {
         }
     }
 
-    // What the next step promises, by the Hessian that the last pairs know, and what the curvature
-    // of the losses alone leaves to a certificate; and the tangents' bound.
-    void measure(ClassAnswer& answer) {
+    // What the next step promises, by the Hessian that it comes from, and by the metric.
+    void estimate(ClassAnswer& answer) {
         unbend(slope.data, turned);
         answer.estimate = 0.5 * std::max(dot(slope.data, turned), -dot(slope.data, dx));
+    }
+
+    // The tangents' bound.
+    void measure(ClassAnswer& answer) {
         answer.tangent = of.mu > 0.0 ? 0.5 * plain_square / of.mu : infinity;
         if (!of.intercept) return;
         // About what it costs to make the slopes' sum 0, class by class, as the bound asks for.
@@ -214,8 +238,35 @@ class ClassDescent {
         answer.tangent += share * share * (1.0 + 0.125 * spread / of.mu);
     }
 
-    // dx = -H slope, by the two loops over the pairs; H_0 is the inverse of the metric, scaled.
     void direction() {
+        if (!by_newton || !newton()) quasi_newton();
+    }
+
+    // dx = -H^-1 slope, by Cholesky's factors; false where there are none.
+    bool newton() {
+        Scratch held(static_cast<std::size_t>(2 * size * size + size + n));
+        const Mat<double> H{held.data(), size, size}, L{held.data() + size * size, size, size};
+        const Out extra{L.row(size), size}, rate{L.row(size) + size, n};
+        if (of.rates) {
+            of.rates(here.losses, here.q, rate);
+        } else {
+            for (Index i = 0; i < n; ++i) {
+                const double q = here.q[i];
+                const bool is_free = q > 0.0 && q < (1.0 - on_cap) * of.cap * of.p[i];
+                rate[i] = is_free ? (of.is_kl ? q : of.p[i]) / of.nu : 0.0;
+            }
+        }
+        ClassHessian hessian(of.X, of.y, of.mean, of.intercept, of.mu, k);
+        hessian.set(here.q, here.slopes, rate);
+        hessian.fill(H);
+        // Adding the same to all intercepts changes no loss.
+        for (Index j = 0; j < size; ++j) extra[j] = newton_ridge * H(j, j);
+        for (Index j = d * k; j < size; ++j) extra[j] = newton_level * H(j, j) + tiny;
+        return newton_solve(H, extra, slope, L, {dx, size});
+    }
+
+    // dx = -H slope, by the two loops over the pairs; H_0 is the inverse of the metric, scaled.
+    void quasi_newton() {
         const Index m = memory.steps.rows;
         const auto row = [&](Index age) { return (memory.next - 1 - age + 2 * m) % m; };
         if (static_cast<Index>(coefficients.size()) < 2 * m) coefficients.resize(2 * m);

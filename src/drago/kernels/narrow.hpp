@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "views.hpp"
 
@@ -33,8 +34,14 @@ inline void predict_tile(const double* const* x, int count, Index d, const doubl
             for (int c = 0; c < wide; ++c) sum[r][c] += factor * column[c];
         }
     }
+    if (left >= wide) {
+        for (int r = 0; r < count; ++r)
+            for (int c = 0; c < wide; ++c) raw[r * k + c] = sum[r][c];
+        return;
+    }
     for (int r = 0; r < count; ++r)
-        for (Index c = 0; c < std::min<Index>(wide, left); ++c) raw[r * k + c] = sum[r][c];
+        for (int c = 0; c < wide; ++c)
+            if (c < left) raw[r * k + c] = sum[r][c];
 }
 
 // out (d x width) += x' s for `rows` rows: the features j.. and the columns from `first` on.
@@ -61,6 +68,38 @@ inline void gradient_tile(const double* const* x, Index rows, Index j, int featu
     }
     for (int r = 0; r < features; ++r)
         for (int c = 0; c < wide; ++c) out[r * width + c] += sum[r][c];
+}
+
+// raw = x w + b for some rows: `width` columns of w and b, `k` of raw, of which `kept` are written.
+inline void predict_rows(const double* const* rows, Index count, Index d, const double* w,
+                         Index width, const double* b, double* raw, Index k, Index kept) {
+    for (Index i = 0; i < count; i += narrow_rows) {
+        const int some = static_cast<int>(std::min<Index>(narrow_rows, count - i));
+        const double* x[narrow_rows];
+        for (int r = 0; r < narrow_rows; ++r) x[r] = rows[i + std::min(r, some - 1)];
+        Index c = 0;
+        for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
+            predict_tile<2 * narrow_step>(x, some, d, w + c, width, b + c, raw + i * k + c, k,
+                                          kept - c);
+        if (c < width)
+            predict_tile<narrow_step>(x, some, d, w + c, width, b + c, raw + i * k + c, k,
+                                      kept - c);
+    }
+}
+
+// total (d x width) += x' s for some rows.
+inline void add_rows(const double* const* x, Index count, Index d, const double* s, Index width,
+                     double* total) {
+    for (Index j = 0; j < d; j += narrow_rows) {
+        const int features = static_cast<int>(std::min<Index>(narrow_rows, d - j));
+        Index c = 0;
+        for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
+            gradient_tile<2 * narrow_step>(x, count, j, features, s + c, width,
+                                           total + j * width + c);
+        if (c < width)
+            gradient_tile<narrow_step>(x, count, j, features, s + c, width,
+                                       total + j * width + c);
+    }
 }
 
 }  // namespace detail
@@ -95,16 +134,7 @@ inline void narrow_gradient(Mat<const double> X, In q, Mat<const double> slopes,
     const double* x[narrow_block];
     Index size = 0;
     const auto add = [&] {
-        for (Index j = 0; j < d; j += narrow_rows) {
-            const int features = static_cast<int>(std::min<Index>(narrow_rows, d - j));
-            Index c = 0;
-            for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
-                detail::gradient_tile<2 * narrow_step>(x, size, j, features, s + c, width,
-                                                       total + j * width + c);
-            if (c < width)
-                detail::gradient_tile<narrow_step>(x, size, j, features, s + c, width,
-                                                   total + j * width + c);
-        }
+        detail::add_rows(x, size, d, s, width, total);
         size = 0;
     };
     for (Index i = 0; i < n; ++i) {
@@ -123,6 +153,27 @@ inline void narrow_gradient(Mat<const double> X, In q, Mat<const double> slopes,
     if (size > 0) add();
     for (Index j = 0; j < d; ++j) std::copy(total + j * width, total + j * width + k, out.row(j));
     std::copy(last, last + k, sums.data);
+}
+
+// sum_i q_i (diag(pi_i) - pi_i pi_i'), with pi the slopes and 1 more at the label.
+inline void class_curvature(Vec<const std::int64_t> y, Mat<const double> slopes, In q,
+                            Mat<double> out) {
+    const Index n = slopes.rows, k = slopes.cols;
+    Scratch sums(static_cast<std::size_t>(k)), of_label(static_cast<std::size_t>(k * k));
+    narrow_gradient(slopes, q, slopes, out, {sums.data(), k});
+    for (Index i = 0; i < n; ++i) {
+        if (q[i] == 0.0) continue;
+        const double *__restrict s = slopes.row(i), weight = q[i];
+        double* __restrict to = of_label.data() + y[i] * k;
+#pragma omp simd
+        for (Index c = 0; c < k; ++c) to[c] += weight * s[c];
+    }
+    for (Index a = 0; a < k; ++a) {
+        for (Index c = 0; c < k; ++c) {
+            const double both = of_label[a * k + c] + of_label[c * k + a];
+            out(a, c) = (a == c ? sums[a] : 0.0) - out(a, c) - both;
+        }
+    }
 }
 
 }  // namespace drago

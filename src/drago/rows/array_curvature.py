@@ -9,11 +9,13 @@ import numpy.typing as npt
 
 from drago import kernels
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, RowStore, Vector
+from drago.rows.classes import class_minimum
 from drago.rows.threads import threads_for
 
-# Entries of a matrix of rows that are worked on at a time, and of one that stays in the cache.
-_GATHERED = 1 << 18
+# Entries of a matrix of rows that stays in the cache.
 _IN_CACHE = 1 << 15
+# Over one in so many ranks it is looked at how weights rise with the losses.
+_RANKS = 64
 # Rows that are looked at for each that is wanted.
 _LOOKED_AT = 16
 
@@ -67,6 +69,7 @@ class ArrayCurvature(RowStore):
 
     X: Any
     y: Any
+    p: Any
 
     def dense(self, index: Index) -> Matrix:
         """Some rows of X as a dense float64 array."""
@@ -164,23 +167,17 @@ class ArrayCurvature(RowStore):
     def class_hessian(
         self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector, intercept: bool
     ) -> Matrix:
-        F, weight = chosen.features(self, intercept), q[chosen.index]
-        pi = loss.probabilities(raw[chosen.index])
-        k, m = pi.shape[1], F.shape[1]
-        out, step = np.zeros((k * m, k * m)), max(64, _GATHERED // (k * m))
-        for at in range(0, len(F), step):
-            part = slice(at, at + step)
-            # All blocks at once, as the square of one matrix.
-            root = np.sqrt(weight[part])[:, None] * pi[part]
-            Z = (root[:, :, None] * F[part, None, :]).reshape(-1, k * m)
-            out -= Z.T @ Z
-        H = out.reshape(k, m, k, m)
-        for a in range(k):
-            # These by themselves: a probability near 1 would cancel.
-            bent = np.sqrt(weight * pi[:, a] * (1.0 - pi[:, a]))
-            rows = F * bent[:, None]
-            H[a, :, a, :] = rows.T @ rows
-        return out
+        index, k = chosen.index, raw.shape[1]
+        X, labels = chosen.rows(self, slice(None)), self.y[index]
+        slopes, m = loss.evaluate(labels, raw[index])[1], X.shape[1] + int(intercept)
+        H = np.zeros((m * k, m * k))
+        fits = kernels.class_hessian(
+            np.ascontiguousarray(X), labels, slopes, q[index], intercept, H
+        )
+        assert fits
+        H = np.tril(H)
+        H += np.tril(H, -1).T
+        return np.ascontiguousarray(H.reshape(m, k, m, k).transpose(1, 0, 3, 2)).reshape(H.shape)
 
     def class_diagonal(
         self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector, intercept: bool
@@ -188,6 +185,48 @@ class ArrayCurvature(RowStore):
         pi, d = loss.probabilities(raw[chosen.index]), self.n_features
         weight = q[chosen.index][:, None] * pi * (1 - pi)
         return (chosen.features(self, intercept)[:, :d] ** 2).T @ weight
+
+    def class_curvature(self, dlosses: Matrix, q: Vector) -> Matrix:
+        """``sum_i q_i l_i''`` in the raw predictions."""
+        out = np.empty((dlosses.shape[1],) * 2)
+        fits = kernels.class_curvature(self.y, dlosses, q, out)
+        assert fits
+        return out
+
+    def rates(self, losses: Vector, q: Vector, nu: float, is_kl: bool) -> Vector:
+        """About how the weights respond to the losses, each to its own, where ranks decide.
+
+        A weight that jumps when two losses change places responds to neither of them alone. So it
+        is looked at how the weights rise with the losses over a few ranks.
+        """
+        n = q.size
+        order, few = np.argsort(losses), max(1, n // _RANKS)
+        ranks = np.arange(n)
+        low, high = np.maximum(ranks - few, 0), np.minimum(ranks + few, n - 1)
+        u, level = losses[order], (q / self.p)[order]
+        rise, width = level[high] - level[low], u[high] - u[low]
+        most = (level if is_kl else 1.0) / nu
+        found = np.empty(n)
+        found[order] = np.where(rise < most * width, rise / np.where(width > 0, width, 1.0), most)
+        return np.maximum(found, 0.0) * self.p
+
+    def class_minimum(
+        self,
+        ev: Evaluation,
+        q: Vector,
+        mu: float,
+        intercept: bool,
+        wanted: float,
+        room: float,
+        most: int,
+    ) -> tuple[Matrix, Vector, int]:
+        """Near the minimum of ``sum_i q_i l_i + (mu/2) ||w||^2``, see `class_minimum`."""
+        index = np.flatnonzero(q)
+        X, p = np.ascontiguousarray(self.dense(index)), q[index] / q[index].sum()
+        bent = self.class_curvature(ev.dlosses, q)
+        curvature = max(float(np.linalg.norm(bent, 1)), 1e-300)
+        of_rows, start = (X, self.y[index], p), (ev.w, ev.b)
+        return class_minimum(*of_rows, curvature, mu, start, intercept, wanted, room, most)
 
     def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Vector:
         F, k = chosen.features(self, intercept), inverse.shape[0]

@@ -283,8 +283,17 @@ class ArrayRows(ArrayVisits):
     def balance(
         self, loss: Any, raw: Matrix, q: Vector, n_outputs: int
     ) -> tuple[Matrix, float] | None:
-        found = loss.balance(self.y, raw, q)
-        return None if found is None else (found[0], float(q @ found[1]))
+        index = np.flatnonzero(q)
+        if n_outputs == 1 or 2 * index.size > q.size:
+            found = loss.balance(self.y, raw, q)
+            return None if found is None else (found[0], float(q @ found[1]))
+        # With several outputs rows without weight would take most of the time.
+        found = loss.balance(self.y[index], raw[index], q[index])
+        if found is None:
+            return None
+        alpha = np.zeros(raw.shape)
+        alpha[index] = found[0]
+        return alpha, float(q[index] @ found[1])
 
     def tangent_excess(
         self, q: Vector, here: Vector, losses: Vector, dlosses: Matrix, shift: float

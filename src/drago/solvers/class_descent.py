@@ -2,10 +2,12 @@
 
 The iterations are those of `drago.solvers.quasi_newton`, several of them in one call
 (`kernels/descend.hpp`). What is decided here is when to ask for a certificate. The bound from
-tangents, ``||grad P||^2 / (2 mu)``, costs nothing and is loose for a small mu; the bound from the
-curvature is tight and costs a Hessian, whose size is that of all classes together. So it is asked
-for where the gap seems small enough and it costs less than the iterations which the tangents
-would still take.
+tangents, ``||grad P||^2 / (2 mu)``, costs nothing and is loose for a small mu; a tight one costs a
+few steps on the rows of weight. So it is asked for where the gap seems small enough and it costs
+less than the iterations which the tangents would still take.
+
+With few unknowns, Newton steps follow on the first iterations: the Hessian of all classes is
+compiled too, and it knows how the weights respond to the losses.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
-from drago.certificate.cost import affordable_rows, n_unknowns
+from drago.certificate.cost import descent_cost
 from drago.loop.loop import Iterate, Loop
 from drago.metric import Metric
 from drago.problem import DROProblem, Evaluation
+from drago.rows.classes import both_ways, new_point
 from drago.solvers.quasi_newton import FLOOR
 
 Vector = npt.NDArray[np.float64]
@@ -30,14 +33,10 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _ClassRule:
-    """When a certificate with curvature pays, in nanoseconds, and how much is done at once."""
+    """What pays, in nanoseconds, and how much is done at once."""
 
-    call: float = 2.5e6
-    """What such a certificate takes beside its products,"""
-    product: float = 0.6
-    """for each multiplication of these,"""
-    row: float = 500.0
-    """and for each row and class."""
+    call: float = 1e6
+    """What a better certificate than that from tangents takes beside visits to the rows."""
     iteration: float = 2e4
     """What an iteration takes beside the rows,"""
     entry: float = 20.0
@@ -52,8 +51,20 @@ class _ClassRule:
     """Iterations of one call take so long: an interrupt waits for it."""
     most: int = 32
     """And are no more than this."""
-    again: float = 0.25
-    """After a certificate failed, the next one waits until the tangents' bound fell so far."""
+    floor: float = 1e-3
+    """The least curvature of a direction of the classes, as a share of the greatest."""
+    first: int = 4
+    """So many iterations come before Newton steps: far from the optimum they are too short."""
+    unknowns: float = 250.0
+    """Newton steps are for at most so many unknowns,"""
+    newton: float = 3.0
+    """and where their Hessian takes no longer than so many iterations: by"""
+    square: float = 0.09
+    """the square of the number of unknowns, for each row of weight,"""
+    cube: float = 0.1
+    """and its cube."""
+    when_near: int = 8
+    """Where the optimum seems near, it is looked at again after one in so many iterations."""
     close: float = 0.69
     """An estimate is looked at when it is this share of the gap that is wanted."""
     fresh: int = 50
@@ -61,8 +72,6 @@ class _ClassRule:
 
 
 _RULE = _ClassRule()
-_NO_MATRIX = np.empty((0, 0))
-_NONE = np.empty(0)
 
 
 def is_for(problem: DROProblem) -> bool:
@@ -110,24 +119,25 @@ class ClassRun:
             self.mean, self.passes = problem.rows.centre(), 0.5
         kind = metric_kind(problem) if kind == "auto" else kind
         metric: Metric = loop.make_metric(kind, self.mean if intercept else None, FLOOR)
-        basis, turned = _NO_MATRIX, _NO_MATRIX
-        if metric.basis is not None:
-            basis = np.ascontiguousarray(metric.basis)
-            turned = np.ascontiguousarray(metric.basis.T)
         w, b = loop.start
         self.theta = w.reshape(-1)
+        # The mean square of the features along the directions of the metric.
+        self.squares = (metric.eigenvalues - problem.mu) / metric.intercept
+        self.basis = both_ways(metric.basis)
         if intercept:
             self.theta = np.append(self.theta, b + self.mean @ w)
         size = self.theta.size
         memory = max(1, min(memory, 2 * size))
         self.slope = np.empty(size)
-        self.raw, self.slopes = np.empty((n, k)), np.empty((n, k))
-        self.losses, self.q = np.empty(n), np.empty(n)
+        # Where it is, and where it tries: kept, because fresh memory costs more than a step.
+        self.here, self.there, self.draw = new_point(n, k), new_point(n, k), np.empty((n, k))
         self.steps, self.changes = np.empty((memory, size)), np.empty((memory, size))
         self.count = self.next = self.n_iter = self.n_calls = self.refreshed = 0
         self.value, self.tau, self.reference = math.inf, math.nan, problem.reference[0]
         self.estimate = self.tangent = math.inf
+        self.newton, self.has_step, self.dx = False, False, np.empty(size)
         oracle: Any = problem.dual_oracle()
+        self.oracle = oracle
         rows: Any = problem.rows
         self.weights = None if problem.uncertainty.is_capped else oracle.solve_into
         self.given = (
@@ -142,8 +152,7 @@ class ClassRun:
             problem.mu,
             self.mean,
             metric.eigenvalues,
-            basis,
-            turned,
+            *self.basis,
             metric.intercept,
         )
 
@@ -154,52 +163,97 @@ class ClassRun:
         self._call(0, 0.0, 0.0, is_start=True)
         self.passes += 1.0
         self._observe()
-        first, tried, state = self.estimate, math.inf, 0
+        first, state, doubt = self.estimate, 0, 1.0
         while state != 2:
             # The last certificate tells how much smaller than the tangents' bound the best one is.
             share = _RULE.close * loop.tol
             share_of_tangent = share / max(loop.goal.factor, 1e-300)
             near = self._is_within(self.estimate, share)
             most = min(at_once, loop.iterations_left(self.n_iter))
+            if self.n_iter < _RULE.first:
+                most = min(most, _RULE.first - self.n_iter)
+            if near:
+                most = min(most, max(1, self.n_iter // _RULE.when_near))
             state = self._call(most, 0.0 if near else share, share_of_tangent)
-            pays = False
-            is_near = self.n_iter > 0 and self._is_within(self.estimate, share)
-            if is_near and self.tangent <= _RULE.again * tried:
-                rate = math.log(max(first / max(self.estimate, 1e-300), 1.0 + 1e-9)) / self.n_iter
+            pays, promised = False, math.inf
+            if self.n_iter > 0 and self._is_within(self.estimate, share):
+                fallen = math.log(max(first / max(self.estimate, 1e-300), 1.0 + 1e-9))
                 wanted = share * (self.reference - self.value)
-                left = math.log(max(self.tangent / wanted, 1.0)) / rate
-                pays = self._certificate_time() < left * pace
-                tried = self.tangent if pays else tried
+                left = self.n_iter * math.log(max(self.tangent / wanted, 1.0)) / fallen
+                if self._certificate_time(pace) < left * pace:
+                    promised = self._promised()
+                    pays = self._is_within(doubt * promised, share)
             self._observe(milestone=pays)
+            if pays:  # and was not enough
+                doubt = max(2.0 * doubt, min(loop.best.gap / promised, 1e3))
+            if not self.newton and self.n_iter >= _RULE.first and self._is_for_newton(pace):
+                self.newton, self.has_step = True, False
             if self.n_iter - self.refreshed >= _RULE.fresh:
                 self._call(0, 0.0, 0.0, is_start=True)
                 self.passes, self.refreshed = self.passes + 1.0, self.n_iter
         return "the objective does not fall any more"
 
+    def _promised(self) -> float:
+        """About what a certificate with curvature would say.
+
+        The Hessian is about the mean square of the features times that of the losses in the raw
+        predictions, as if the one said nothing about the other, plus mu.
+        """
+        problem = self.problem
+        rows: Any = problem.rows
+        d, k = problem.n_features, problem.n_outputs
+        found, directions = np.linalg.eigh(rows.class_curvature(self.here[2], self.q))
+        found = np.maximum(found, _RULE.floor * max(float(found[-1]), 1e-300))
+        slope = self.slope[: d * k].reshape(d, k) @ directions
+        if self.basis[1].size:
+            slope = self.basis[1] @ slope
+        total = float((slope**2 / (self.squares[:, None] * found + problem.mu)).sum())
+        if problem.fit_intercept:
+            total += float(((self.slope[d * k :] @ directions) ** 2 / found).sum())
+        return 0.5 * total
+
+    def _is_for_newton(self, pace: float) -> bool:
+        """Whether a Newton step pays, given the time of an iteration without."""
+        rows: Any = self.problem.rows
+        size = float(self.theta.size)
+        time = _RULE.square * size * size * rows.count(self.q) + _RULE.cube * size**3
+        if rows.groups is not None:
+            return False
+        return size <= _RULE.unknowns and time <= _RULE.newton * pace
+
+    def _rates(self, losses: Vector, q: Vector, to: Vector) -> None:
+        """How the weights respond to the losses, for another set than the capped simplex."""
+        rows: Any = self.problem.rows
+        to[:] = rows.rates(losses, q, self.problem.nu, not self.problem.divergence.is_chi2)
+
     def _is_within(self, gap: float, share: float) -> bool:
         """Whether a gap is this share of what was gained over the trivial model."""
         return gap <= share * (self.reference - self.value)
 
-    def _certificate_time(self) -> float:
-        """About how long a certificate with curvature takes, in nanoseconds."""
-        credit = self.loop.budget.credit(self.passes)
-        if affordable_rows(self.problem, credit) == 0:
+    def _certificate_time(self, pace: float) -> float:
+        """About how long a certificate takes that is better than that from tangents."""
+        passes = descent_cost(self.problem, self.problem.rows.count(self.q))
+        if passes > self.loop.budget.credit(self.passes):
             return math.inf
-        rows, size = self.problem.rows.count(self.q), float(n_unknowns(self.problem))
-        products = _RULE.product * size * size * (rows + 2.0 * size)
-        by_row = _RULE.row * self.problem.n_samples * self.problem.n_outputs
-        return _RULE.call + by_row + products
+        return _RULE.call + (passes + 1.0) * pace
+
+    @property
+    def q(self) -> Vector:
+        """The weights here."""
+        return self.here[3]
 
     def _call(self, most: int, share: float, of_tangent: float, is_start: bool = False) -> int:
+        if self.loop.last is not None:  # what it knows of the last point is written over
+            self.loop.last = self.loop.last._replace(evaluation=None)
         done, trials, self.value, self.estimate, self.tangent, self.tau, *rest = (
             kernels.class_descend(
                 *self.given,
                 self.theta,
                 self.slope,
-                self.raw,
-                self.losses,
-                self.slopes,
-                self.q,
+                *self.here,
+                *self.there,
+                self.draw,
+                self.dx,
                 self.steps,
                 self.changes,
                 self.count,
@@ -211,10 +265,15 @@ class ClassRun:
                 self.reference,
                 share,
                 of_tangent,
+                self.newton,
+                self.has_step,
                 self.weights,
+                self._rates,
             )
         )
-        self.count, self.next, state = rest
+        self.count, self.next, state, is_other, self.has_step = rest
+        if is_other:
+            self.here, self.there = self.there, self.here
         self.n_iter, self.n_calls = self.n_iter + done, self.n_calls + trials
         self.passes += float(done)
         return int(state)
@@ -224,8 +283,7 @@ class ClassRun:
         w, b = self.theta[: d * k].reshape(d, k).copy(), np.zeros(k)
         if self.problem.fit_intercept:
             b = self.theta[d * k :] - self.mean @ w
-        # Copies: the next call writes over all of it.
-        raw, losses, slopes = self.raw.copy(), self.losses.copy(), self.slopes.copy()
+        raw, losses, slopes, _ = self.here
         self.loop.observe(
             Iterate(
                 w=w,

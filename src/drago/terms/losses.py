@@ -398,6 +398,22 @@ class Multinomial(_Compiled):
         alpha[np.arange(y.shape[0]), y] -= 1.0
         return alpha, np.maximum(young, 0.0)
 
+    def balance(self, y: Array, raw: Matrix, q: Vector) -> tuple[Matrix, Vector] | None:
+        """Compiled where all classes have weight."""
+        self._require_rows(y, raw, q)
+        masses = np.bincount(y, weights=q, minlength=raw.shape[1]).astype(np.float64)
+        if not (masses > 0).all():
+            return super().balance(y, raw, q)
+        losses, alpha = self.evaluate(y, raw)
+        mean, young = q @ alpha + masses, np.zeros(losses.shape)
+        keep = min(1.0, float((masses / np.maximum(mean, np.finfo(float).tiny)).min()))
+        if keep < 1.0:
+            rest = np.maximum((masses - keep * mean) / (1.0 - keep), 0.0)
+            y, raw = self._taken(y, raw)
+            if not kernels.class_balance(y, raw, losses, keep, rest, alpha, young):
+                raise self._refusal(y, raw)
+        return alpha, young
+
 
 class UserLoss(Loss):
     """Adapter of a user's own function ``loss(y, raw) -> (losses, derivatives)``."""
