@@ -31,7 +31,7 @@ class Opened(NamedTuple):
 
 
 # Packages whose objects are not arrays, and the modules that open them when they are first met.
-_HOMES = {"torch": "drago.rows.device"}
+_HOMES = {"torch": "drago.rows.device", "drago": "drago.rows.sources"}
 # Types that were registered, and what opens them; the last ones first.
 _OPENERS: list[tuple[type, Callable[..., Opened]]] = []
 
@@ -46,21 +46,27 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
 
     Parameters
     ----------
-    X : array, sparse matrix, tensor, or what was registered
-    y : array of shape (n,)
+    X : array, sparse matrix, tensor, source, or what was registered
+    y : array of shape (n,), or None for a source
     loss : Loss
         Says what the target has to be.
     sample_weight, groups : arrays of shape (n,) or None
     """
     home = _HOMES.get(type(X).__module__.partition(".")[0])
-    opener: Callable[..., Opened] = _open_arrays
+    opener: Callable[..., Opened] = open_arrays
     if home is not None:
         opener = importlib.import_module(home).open_rows
     opener = next((found for kind, found in _OPENERS if isinstance(X, kind)), opener)
     return opener(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
 
 
-def _open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    """The store of arrays."""
+    if y is None:
+        raise ValueError(
+            "y is missing, the target of each row; only a source of `drago.read_parquet` and its "
+            "like comes with its own."
+        )
     X = check_features(X)
     n, kept = X.shape[0], None
     y = loss.check_target(y, n)
