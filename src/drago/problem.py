@@ -52,7 +52,8 @@ class DROProblem:
         float32 or float64 (anything else becomes float64); sparse formats become CSR. A tensor
         stays on its device, and so do the vectors of the result (`drago.torch_engine`).
     y : array of shape (n,)
-        Numbers for regression, {0, 1} for "logistic", 0..k-1 for "multinomial".
+        Numbers for regression, {0, 1} for "logistic", 0..k-1 for "multinomial". None for rows in
+        files, which come with it, as with their weights and groups.
     loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
     uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
     divergence : {"auto", "chi2", "kl"} or Divergence
@@ -93,7 +94,7 @@ class DROProblem:
     def __init__(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         loss: Any = "squared",
         uncertainty: Any = "cvar",
