@@ -118,7 +118,7 @@ class Column:
 
     def _fill(self, file: int, place: int, out: Array) -> None:
         # Empty arrays cannot be cast.
-        left = memoryview(out.reshape(-1).view(np.uint8)) if out.size else memoryview(b"")
+        left = out.reshape(-1).view(np.uint8).data if out.size else memoryview(b"")
         while left:
             count = os.preadv(file, [left[:_AT_ONCE]], place)
             if count == 0:

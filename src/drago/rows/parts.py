@@ -13,6 +13,7 @@ import numpy as np
 
 from drago._validation import check_groups, check_vector
 from drago.oracles.atoms import AtomOracle, AtomResponse, merged
+from drago.oracles.rounds.oracle import SearchOracle
 from drago.rows.base import (
     Evaluation,
     Index,
@@ -94,8 +95,12 @@ class PartedRows(Part):
                 *(_part(value, k) for value in arguments),
                 **{key: _part(value, k) for key, value in settings.items()},
             )
-            for k, part in enumerate(self.parts)
+            for k, part in self._turns()
         ]
+
+    def _turns(self, reads: bool = False) -> Iterable[tuple[int, Any]]:
+        """The parts, one after the other, and whether their features will be read."""
+        return enumerate(self.parts)
 
     def _together(self, found: list[Any]) -> Any:
         """Vectors from those of the parts, and tuples of vectors from tuples."""
@@ -116,7 +121,7 @@ class PartedRows(Part):
 
     def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
         found = []
-        for k, part in enumerate(self.parts):
+        for k, part in self._turns(raw is None and bool(w.any())):
             try:
                 found.append(part.evaluate(loss, w, b, _part(raw, k)))
             except NonFiniteLossError as error:
@@ -190,12 +195,22 @@ class PartedRows(Part):
     # --------------------------------------------------------------------------- weights
 
     def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
-        return AtomOracle(self, uncertainty, divergence)
+        kind = SearchOracle if SearchOracle.takes(uncertainty) else AtomOracle
+        return kind(self, uncertainty, divergence)
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> PartTables:
         return PartTables(
             self, problem, [part.tables_of_part(problem, kind, count) for part in self.parts]
         )
+
+    def pairs(self, u: RowVector) -> list[tuple[Vector, Vector | None]]:
+        """A vector and the nominal weights of each part, None where all of these are equal."""
+        weights = [None] * len(self.parts) if self.is_uniform else self.p.parts
+        return list(zip(u.parts, weights))
+
+    def room(self, size: int) -> Vector:
+        """An array for the entries of a part's rows in a new vector."""
+        return np.empty(size)
 
     def profiles(self, u: RowVector) -> list[tuple[Vector, Vector]]:
         """The atoms of each part (`drago.oracles.atoms`)."""
@@ -282,13 +297,15 @@ def _stacked(arrays: Sequence[Any]) -> Any:
     return vstack(arrays, format="csr")
 
 
-def _part(value: Any, k: int) -> Any:
-    """What an operation on the part `k` is given."""
+def _part(value: Any, k: int, some: slice | None = None) -> Any:
+    """What an operation on the part `k`, or on some of its rows, is given."""
     if isinstance(value, PartVector):
-        return value.parts[k]
+        return value.parts[k] if some is None else value.parts[k][some]
     if isinstance(value, Evaluation):
-        return Evaluation(*(_part(each, k) for each in value))
-    return value.part(k, _part) if isinstance(value, AtomResponse) else value
+        return Evaluation(*(_part(each, k, some) for each in value))
+    if isinstance(value, AtomResponse):
+        return value.part(k, lambda each, k: _part(each, k, some))
+    return value
 
 
 def _derived(name: str, kind: str) -> Any:

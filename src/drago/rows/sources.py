@@ -6,11 +6,15 @@ from typing import Any
 
 from drago.files.blocks import Blocks, Held
 from drago.rows.open import Opened, open_arrays, with_baseline
+from drago.rows.open import open_rows as open_given
+from drago.sources.source import Source
 
 
 def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
     """The store of a source, which has its own target, weights, groups and baseline."""
     given = {"y": y, "sample_weight": sample_weight, "groups": groups}
+    if not isinstance(X, Source):  # something else of ours, which may be rows of numbers
+        return open_arrays(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
     for name, values in given.items():
         if values is not None:
             raise TypeError(
@@ -19,7 +23,7 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
             )
     blocks: Blocks = X.open(loss)
     if not all(isinstance(column, Held) for column in blocks.columns.values()):
-        raise NotImplementedError("rows in files")
+        return open_given(blocks, None, loss=loss, sample_weight=None, groups=None)
     return open_held(blocks, loss)
 
 

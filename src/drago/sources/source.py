@@ -91,11 +91,9 @@ class Source:
             return blocks
         wanted = loss.check_target(np.arange(float(len(blocks.classes))), len(blocks.classes)).dtype
         y = blocks.columns["y"]
-        if y.dtype == wanted:
+        if y.dtype == wanted or isinstance(y, Column):  # a store in files takes both
             return blocks
-        labels = Held(y.read(0, blocks.n_samples).astype(wanted))
-        sums = {name: found for name, found in blocks.sums.items() if name != "y"}
-        return replace(blocks, columns={**blocks.columns, "y": labels}, sums=sums)
+        return replace(blocks, columns={**blocks.columns, "y": Held(y.array.astype(wanted))})
 
     def scanned(self, labels: bool) -> Blocks:
         """The rows, with a target of labels or of numbers; scanned now, or as they were before."""

@@ -1,0 +1,285 @@
+"""A part of rows in files: its vectors are at hand, its features are read when they are needed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drago.files.blocks import Blocks, Column, SourceChangedError, checksum
+from drago.rows.array_curvature import Chosen
+from drago.rows.array_visits import NONE
+from drago.rows.base import Gradient, Index, Matrix, Vector
+from drago.rows.memory import ArrayRows
+from drago.rows.part import ArrayPart
+from drago.rows.room import Room
+
+Array = npt.NDArray[Any]
+
+# Bytes between two rows up to which what lies between them is read too, and the most that is read
+# at once where rows are picked.
+_GAP = 1 << 16
+_AT_ONCE = 1 << 23
+# Entries of X that are worked on at once where temporary matrices are as large.
+_PIECE = 1 << 22
+
+
+class Features:
+    """The features of all rows, in files: ranges of them as an array or a CSR matrix.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.n_features, self.is_sparse = blocks.n_features, blocks.is_sparse
+        self.sums = blocks.sums
+        self.columns = [blocks.columns[name] for name in self.names]
+        self.dtype = self.columns[0].dtype
+        if self.is_sparse:
+            self.row_bytes = max(1, 12 * self.columns[0].shape[0] // blocks.n_samples)
+        else:
+            self.row_bytes = max(1, self.n_features * self.dtype.itemsize)
+        self._checked: set[int] = set()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that the features are in."""
+        return ("data", "indices", "indptr") if self.is_sparse else ("X",)
+
+    def entries(self, start: int, stop: int) -> int:
+        """How many numbers rows `start` to `stop` have."""
+        if not self.is_sparse:
+            return (stop - start) * self.n_features
+        pointers = self.columns[2]
+        first, last = (int(pointers.read(row, row + 1)[0]) for row in (start, stop))
+        return last - first
+
+    def read(self, start: int, stop: int, buffers: Buffers | None = None) -> Any:
+        """Rows `start` to `stop`, in memory of the buffers where these are given."""
+        room: Callable[..., Any] = np.empty if buffers is None else buffers.array
+        if not self.is_sparse:
+            X = self.columns[0]
+            return X.read(start, stop, room((stop - start, self.n_features), X.dtype))
+        from scipy.sparse import csr_array
+
+        data, indices, pointers = self.columns
+        ends = pointers.read(start, stop + 1)
+        first, last = int(ends[0]), int(ends[-1])
+        # Next to each other in memory: the numbers, then their places.
+        values = data.read(first, last, room((last - first,), data.dtype))
+        places = indices.read(first, last, room((last - first,), indices.dtype))
+        local = (ends - first).astype(indices.dtype)
+        return csr_array((values, places, local), shape=(stop - start, self.n_features))
+
+    def verify(self, k: int, X: Any) -> None:
+        """Raise where the bytes of part `k` are not those that were scanned; looked at once."""
+        if k in self._checked:
+            return
+        arrays = (X.data, X.indices) if self.is_sparse else (X,)
+        for name, column, array in zip(self.names, self.columns, arrays):
+            sums = self.sums.get(name)
+            if sums is not None and checksum(array) != sums[k]:
+                where = column.path if isinstance(column, Column) else name
+                raise SourceChangedError(
+                    f"{where} is damaged: part {k} has another check sum than when it was scanned. "
+                    "Make the source anew."
+                )
+        self._checked.add(k)
+
+
+class Buffers:
+    """Memory that is used again: arrays behind each other, until it is cleared."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+        self._used = 0
+
+    def clear(self, size: int) -> Buffers:
+        """Forget what is there, and have room for so many bytes."""
+        if self._memory.size < size:
+            self._memory = np.empty(size, np.uint8)
+        self._used = 0
+        return self
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The next array; of its own where there is no room."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        start, self._used = self._used, self._used + -(-size // 64) * 64
+        if start + size > self._memory.size:
+            return np.empty(shape, dtype)
+        return self._memory[start : start + size].view(dtype).reshape(shape)
+
+
+class FilePart(ArrayPart):
+    """A part of the rows in files.
+
+    Parameters
+    ----------
+    features : Features
+    start, stop : int
+        Its rows.
+    room : Room
+        Where its vectors are.
+    y, p, groups, baseline : arrays
+    X : array or CSR matrix, optional
+        Its features, while they are in memory.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        start: int,
+        stop: int,
+        room: Room,
+        y: Array,
+        p: Vector,
+        groups: Array | None,
+        baseline: Vector | None,
+        n_entries: int,
+        X: Any = None,
+    ) -> None:
+        self.source, self.start, self.stop, self.room = features, start, stop, room
+        self.y, self.p, self.groups, self.baseline = y, p, groups, baseline
+        self.X = X
+        self.n_samples, self.n_features = stop - start, features.n_features
+        self.is_sparse, self.n_entries = features.is_sparse, n_entries
+        self.is_plain = not self.is_sparse and features.dtype == np.float64
+
+    def _with(self, **changes: Any) -> FilePart:
+        given = {
+            "features": self.source, "start": self.start, "stop": self.stop, "room": self.room,
+            "y": self.y, "p": self.p, "groups": self.groups, "baseline": self.baseline,
+            "n_entries": self.n_entries, "X": self.X,
+        }  # fmt: skip
+        return FilePart(**(given | changes))
+
+    def loaded(self, X: Any) -> FilePart:
+        """The same with its features in memory."""
+        return self._with(X=X)
+
+    def with_baseline(self, baseline: Vector | None) -> FilePart:
+        return self._with(baseline=baseline)
+
+    def visits_once(self, loss: Any, n_outputs: int) -> bool:
+        return n_outputs == 1 and loss.has_kernels
+
+    def _vectors(self, count: int) -> Any:
+        return [self.room.empty(self.n_samples) for _ in range(count)]
+
+    def pieces(self, index: Index) -> tuple[Any, ...]:
+        others = (self.y, self.p, self.groups, self.baseline)
+        return (self.picked(index), *(None if each is None else each[index] for each in others))
+
+    # ------------------------------------------------------------------------- some of the rows
+
+    def picked(self, index: Index) -> Any:
+        if self.X is not None:
+            return super().picked(index)
+        if index.size > 1 and (np.diff(index) < 0).any():
+            order = np.argsort(index, kind="stable")
+            back = np.empty_like(order)
+            back[order] = np.arange(order.size)
+            return self.picked(index[order])[back]
+        found = [X for _, X in self._runs(index)]
+        if len(found) == 1:
+            return found[0]
+        if not self.is_sparse:
+            return np.concatenate(found) if found else np.empty((0, self.n_features))
+        from scipy.sparse import csr_array, vstack
+
+        return vstack(found, format="csr") if found else csr_array((0, self.n_features))
+
+    def _runs(self, index: Index) -> Iterator[tuple[slice, Any]]:
+        """Some rows of X, in ascending order, a few of them at a time.
+
+        Rows near each other are read together, with what lies between them.
+        """
+        size = self.source.row_bytes
+        most = max(1, _AT_ONCE // size)
+        breaks = np.flatnonzero(np.diff(index) > max(1, _GAP // size)) + 1
+        for a, b in zip([0, *breaks], [*breaks, index.size]):
+            while a < b:
+                first = int(index[a])
+                end = a + int(np.searchsorted(index[a:b], first + most))
+                last = int(index[end - 1]) + 1
+                X = self.source.read(self.start + first, self.start + last)
+                yield slice(a, end), X if last - first == end - a else X[index[a:end] - first]
+                a = end
+
+    def _gathered(self, index: Index, dtype: Any, factors: Vector = NONE) -> Array:
+        if self.X is not None:
+            return super()._gathered(index, dtype, factors)
+        found = self.picked(index).astype(dtype, copy=False)
+        return found * factors[:, None] if factors.size else found
+
+    def sum_of(self, index: Index, values: Vector) -> Vector:
+        """``sum_i values_i x_i`` over some rows."""
+        out = np.zeros(self.n_features)
+        for some, X in self._runs(index):
+            out += X.T @ values[some] if self.is_sparse else values[some] @ X.astype(np.float64)
+        return out
+
+    def between(self, a: int, b: int) -> ArrayPart:
+        """Some rows of a part whose features are in memory."""
+        others = (self.y, self.p, self.groups, self.baseline)
+        return ArrayPart(self.X[a:b], *(None if each is None else each[a:b] for each in others))  # type: ignore[arg-type]
+
+    def cuts(self) -> list[tuple[int, int]]:
+        """Ranges of rows that are so few that temporary matrices of them are small."""
+        step = max(1, _PIECE * self.n_samples // max(self.n_entries, self.n_samples))
+        if self.is_sparse:  # which are dense
+            step = max(1, _PIECE // self.n_features)
+        return [(k, min(k + step, self.n_samples)) for k in range(0, self.n_samples, step)]
+
+    # ------------------------------------------------------- the curvature of some of the rows
+
+    def _few(self, chosen: Chosen) -> Iterator[tuple[Index, ArrayRows, Chosen]]:
+        """Numbers of chosen rows, and these rows in memory, a few at a time."""
+        step = max(1, _PIECE // self.n_features)
+        for start in range(0, max(chosen.index.size, 1), step):
+            index = chosen.index[start : start + step]
+            rows = ArrayRows(self.picked(index), self.y[index], self.p[index])
+            yield index, rows, Chosen(np.arange(index.size))
+
+    def gram(self, chosen: Chosen, weight: Vector, intercept: bool) -> Matrix:
+        few = self._few(chosen)
+        return _sum(rows.gram(every, weight[i], intercept) for i, rows, every in few)
+
+    def leverages(self, chosen: Chosen, root: Matrix, intercept: bool) -> Vector:
+        few = self._few(chosen)
+        return np.concatenate([rows.leverages(every, root, intercept) for _, rows, every in few])
+
+    def unbent(self, chosen: Chosen, raw: Matrix, step: Gradient, delta: float) -> Chosen:
+        few = self._few(chosen)
+        kept = [i[rows.unbent(every, raw[i], step, delta).index] for i, rows, every in few]
+        return Chosen(np.concatenate(kept))
+
+    def class_hessian(
+        self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector, intercept: bool
+    ) -> Matrix:
+        few = self._few(chosen)
+        return _sum(
+            rows.class_hessian(loss, every, raw[i], q[i], intercept) for i, rows, every in few
+        )
+
+    def class_diagonal(
+        self, loss: Any, chosen: Chosen, raw: Matrix, q: Vector, intercept: bool
+    ) -> Matrix:
+        few = self._few(chosen)
+        return _sum(
+            rows.class_diagonal(loss, every, raw[i], q[i], intercept) for i, rows, every in few
+        )
+
+    def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Vector:
+        few = self._few(chosen)
+        found = [rows.class_leverages(every, inverse, intercept) for _, rows, every in few]
+        return np.concatenate(found)
+
+
+def _sum(matrices: Iterable[Matrix]) -> Matrix:
+    return functools.reduce(np.add, matrices)
