@@ -14,8 +14,8 @@ from drago.sources.labels import Coded
 
 Array = npt.NDArray[Any]
 
-# Bytes of rows that are turned from columns to rows at once: they stay near the processor.
-_TILE = 1 << 17
+# Rows that are turned from columns to rows at once: they stay near the processor.
+_TILE = 2048
 
 
 def arrow(module: str = "pyarrow") -> Any:
@@ -146,19 +146,19 @@ class TableBlock:
         return self.n
 
     def write(self, out: Array, start: int) -> None:
-        count = len(out)
-        step = max(64, _TILE // max(1, out.shape[1] * out.itemsize))
-        numbers = [(first, values) for first, width, values in self.columns if not width]
-        for a in range(0, count, step):
-            b = min(a + step, count)
-            tile, rows = out[a:b], slice(start + a, start + b)
-            for first, values in numbers:
-                tile[:, first] = values[rows]
-        for first, width, codes in self.columns:
-            if width:
-                block = out[:, first : first + width]
-                block[...] = 0.0
-                block[np.arange(count), codes[start : start + count]] = 1.0
+        # Columns are put below each other for some rows, and these turned: twice as fast as to
+        # write each of them across the rows.
+        tile = np.empty((out.shape[1], min(_TILE, len(out))), out.dtype)
+        for a in range(0, len(out), _TILE):
+            b = min(a + _TILE, len(out))
+            rows, below = slice(start + a, start + b), tile[:, : b - a]
+            for first, width, values in self.columns:
+                if width:
+                    below[first : first + width] = 0.0
+                    below[first + values[rows], np.arange(b - a)] = 1.0
+                else:
+                    below[first] = values[rows]
+            out[a:b] = below.T
 
     def take(self, kept: Array) -> TableBlock:
         columns = [(first, width, values[kept]) for first, width, values in self.columns]
@@ -170,6 +170,13 @@ def is_words(kind: Any) -> bool:
     types = arrow("pyarrow.types")
     is_view = getattr(types, "is_string_view", lambda kind: False)
     return types.is_string(kind) or types.is_large_string(kind) or is_view(kind)
+
+
+def words_of(column: Any) -> set[Any]:
+    """The different values of a column but for null."""
+    if arrow("pyarrow.types").is_dictionary(column.type):
+        column = column.dictionary.take(column.indices.unique().drop_null())
+    return {value for value in column.unique().to_pylist() if value is not None}
 
 
 def coded_column(name: str, column: Any, fill: Any = None) -> Coded:

@@ -19,7 +19,9 @@ from drago.sources.columns import (
     TableBlock,
     arrow,
     coded_column,
+    is_words,
     number_column,
+    words_of,
 )
 from drago.sources.labels import Coded
 
@@ -124,11 +126,7 @@ class TableReader:
             for feature in self._words():
                 column = batch.column(feature.name)
                 nulls[feature.name] += column.null_count
-                if arrow("pyarrow.types").is_dictionary(column.type):
-                    column = column.dictionary_decode()
-                found[feature.name].update(
-                    value for value in column.unique().to_pylist() if value is not None
-                )
+                found[feature.name].update(words_of(column))
                 self._require_few(feature.name, found[feature.name])
         for feature in self._words():
             if nulls[feature.name] and feature.fill is None:
@@ -305,7 +303,13 @@ def parquet_dataset(path: Any) -> tuple[Any, str]:
         if not found:
             raise ValueError(f"path must name at least one file, but {shown(path)} was given.")
         described = f"parquet {found[0]} and {len(found) - 1} more"
-    return dataset.dataset(found, format="parquet", partitioning="hive"), described
+    data = dataset.dataset(found, format="parquet", partitioning="hive")
+    words = [field.name for field in data.schema if is_words(field.type)]
+    if words and data.files:
+        # Words are decoded as numbers of a list, which is several times as fast.
+        form = dataset.ParquetFileFormat(dictionary_columns=words)
+        data = dataset.dataset(found, format=form, partitioning="hive")
+    return data, described
 
 
 def arrow_dataset(data: Any) -> tuple[Any, str]:
