@@ -73,7 +73,7 @@ def test_a_reader_that_gives_other_rows_is_caught():
     source = drago.from_batches(batches)
     source.open("squared")
     with pytest.raises(SourceChangedError, match="gave other rows than the first time"):
-        list(source.batches(labels=False))
+        list(source.batches(None, labels=False))
 
 
 def test_what_is_read_once_is_read_once():

@@ -218,7 +218,7 @@ def test_a_reader_is_read_once():
     assert source.open("squared") is blocks
     np.testing.assert_allclose(features(blocks).std(axis=0), 1.0, rtol=1e-6)
     with pytest.raises(ValueError, match="was read already"):
-        list(source.batches(labels=False))
+        list(source.batches(None, labels=False))
     with pytest.raises(ValueError, match="can be read once only, and the words of 'town' need"):
         drago.from_arrow(table.to_reader(), "y")
 

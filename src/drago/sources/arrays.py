@@ -109,11 +109,12 @@ class ArraysReader:
         column = _column(self._X)
         return column if column is not None and column.dtype == self.dtype else None
 
-    def batches(self, labels: bool) -> Iterator[Batch]:
+    def batches(self, labels: bool | None) -> Iterator[Batch]:
         """All rows, some 16 MB at a time."""
+        vectors = {} if labels is None else self._vectors
         for start, X in self._features():
             rows = slice(start, start + X.shape[0])
-            some = {name: np.asarray(values[rows]) for name, values in self._vectors.items()}
+            some = {name: np.asarray(values[rows]) for name, values in vectors.items()}
             yield as_batch(X, **some, labels=labels)
 
     def _features(self) -> Iterator[tuple[int, Any]]:

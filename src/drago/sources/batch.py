@@ -20,6 +20,10 @@ class DenseRows(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def width(self) -> int:
+        """How many features there are."""
+
     def write(self, out: Array, start: int) -> None:
         """Write rows from `start` on, as many as `out` has."""
 
@@ -35,6 +39,10 @@ class ArrayBlock:
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.X.shape[1])
 
     def write(self, out: Array, start: int) -> None:
         out[...] = self.X[start : start + len(out)]
@@ -127,8 +135,15 @@ class Reader(Protocol):
     def identity(self) -> Any:
         """What tells the source from others without reading it; None where nothing does."""
 
-    def batches(self, labels: bool) -> Iterator[Batch]:
-        """All rows; y as labels or as numbers."""
+    def batches(self, labels: bool | None) -> Iterator[Batch]:
+        """All rows; y as labels or as numbers, or features alone for None."""
+
+
+def dense(rows: DenseRows) -> Array:
+    """Rows as an array of float64."""
+    out = np.empty((len(rows), rows.width))
+    rows.write(out, 0)
+    return out
 
 
 def as_batch(
@@ -138,10 +153,12 @@ def as_batch(
     groups: Any = None,
     baseline: Any = None,
     *,
-    labels: bool,
+    labels: bool | None,
 ) -> Batch:
     """A batch of arrays, each of as many rows as X."""
     n = X.shape[0]
+    if labels is None:
+        y = sample_weight = groups = baseline = None
     if y is not None:
         y = as_rows("y", Coded.of("y", y), n) if labels else check_vector("y", y, n)
     if groups is not None:

@@ -78,7 +78,7 @@ class BatchesReader:
     def identity(self) -> Any:
         return None
 
-    def batches(self, labels: bool) -> Iterator[Batch]:
+    def batches(self, labels: bool | None) -> Iterator[Batch]:
         """All rows; an error in the end where they are not those of the first reading."""
         self.prepare()
         digest, count = hashlib.sha256(), 0

@@ -145,6 +145,10 @@ class TableBlock:
     def __len__(self) -> int:
         return self.n
 
+    @property
+    def width(self) -> int:
+        return sum(width or 1 for _, width, _ in self.columns)
+
     def write(self, out: Array, start: int) -> None:
         # Columns are put below each other for some rows, and these turned: twice as fast as to
         # write each of them across the rows.

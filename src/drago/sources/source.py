@@ -230,12 +230,37 @@ class Source:
         self._reader.prepare()
         return self._reader.names
 
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """Those of the features, where they have names."""
+        self._reader.prepare()
+        return self._reader.feature_names
+
+    @property
+    def coef_dtype(self) -> np.dtype[Any]:
+        """That of the features; float64 where coefficients are brought back to their unit."""
+        return np.dtype(np.float64) if self._standardize else self._reader.dtype
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"{self!r} is no array: DROProblem, DROClassifier and DRORegressor take it; give "
+            "others a part of the rows that fits memory."
+        )
+
     def known(self) -> dict[str, Any]:
         """How columns were encoded, for another source of the same ones."""
         return self._reader.known()
 
-    def batches(self, known: dict[str, Any] | None = None, *, labels: bool) -> Iterator[Batch]:
-        """All rows in their order and in their own unit, whatever their weight."""
+    def batches(self, known: dict[str, Any] | None, *, labels: bool | None) -> Iterator[Batch]:
+        """All rows in their order and in their own unit, whatever their weight.
+
+        Parameters
+        ----------
+        known : dict or None
+            What another source knew of the same columns (`known`), whose features these are then.
+        labels : bool or None
+            Whether y holds labels; None for features alone.
+        """
         reader = self._reader if known is None else self._reader.encoded(known)
         reader.prepare()
         return reader.batches(labels)

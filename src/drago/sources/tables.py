@@ -187,17 +187,19 @@ class TableReader:
 
     # ------------------------------------------------------------------------- all the rows
 
-    def batches(self, labels: bool) -> Iterator[Batch]:
+    def batches(self, labels: bool | None) -> Iterator[Batch]:
         """All rows, some 8 MB at a time, decoded by pyarrow's threads."""
         try:
-            for batch in self._scan(self._columns()):
+            for batch in self._scan(self._columns(alone=labels is None)):
                 if batch.num_rows:
                     yield self._batch(batch, labels)
         except NullsError as found:
             raise self._count(found) from None
 
-    def _batch(self, batch: Any, labels: bool) -> Batch:
+    def _batch(self, batch: Any, labels: bool | None) -> Batch:
         given: dict[str, Any] = {}
+        if labels is None:
+            return Batch(TableBlock.of(batch, self._features))
         for name, column in self._roles.items():
             read = coded_column if name == "y" and labels else number_column
             given[name] = read(column, batch.column(column))
@@ -233,8 +235,10 @@ class TableReader:
             self.identity()  # which knows better what has happened, where a file was changed
             raise
 
-    def _columns(self) -> list[str]:
+    def _columns(self, alone: bool) -> list[str]:
         names = [feature.name for feature in self._features]
+        if alone:
+            return names
         return list(dict.fromkeys([*names, *self._roles.values(), *self._groups]))
 
     def _words(self) -> list[Feature]:
