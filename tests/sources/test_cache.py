@@ -59,6 +59,21 @@ def test_kept_blocks_are_found_again(tmp_path, monkeypatch):
     assert names_in(tmp_path / "c") == [name]
 
 
+def test_what_is_read_in_place_is_not_kept(tmp_path):
+    np.save(tmp_path / "c_order.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    for _ in range(2):
+        source = drago.from_arrays(
+            tmp_path / "c_order.npy", tmp_path / "y.npy", keep_cache=True, memory_limit=SMALL,
+            cache_dir=tmp_path / "c",
+        )  # fmt: skip
+        blocks = source.open("squared")
+        np.testing.assert_array_equal(features(blocks), X)
+        np.testing.assert_array_equal(whole(blocks)["y"], Y)
+    del source, blocks
+    assert names_in(tmp_path / "c") == []
+
+
 def test_other_settings_are_other_blocks(tmp_path):
     for settings in ({}, {"standardize": True}, {"dtype": "float32"}):
         kept(tmp_path, **settings).open("squared")

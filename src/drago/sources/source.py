@@ -120,9 +120,10 @@ class Source:
                 "writes to it."
             )
         blocks = replace(blocks, digest=digest or self._digest(labels, _content(blocks)))
-        if self._keep and digest is not None and sink.folder is not None:
+        folder = sink.folder
+        if self._keep and digest is not None and folder is not None and _all_in(folder, blocks):
             sink.sync()
-            folder = sink.folder.keep(self._cache_dir, digest, self._state(blocks))
+            folder = folder.keep(self._cache_dir, digest, self._state(blocks))
             blocks = replace(blocks, keep_alive=folder, columns=_moved(blocks.columns, folder))
         return blocks
 
@@ -287,6 +288,12 @@ class Source:
 
 def _size(column: Column | Held) -> int:
     return int(np.prod(column.shape)) * column.dtype.itemsize
+
+
+def _all_in(folder: Folder, blocks: Blocks) -> bool:
+    """Whether no column lies elsewhere, as X in place does."""
+    paths = [getattr(column, "path", "") for column in blocks.columns.values()]
+    return all(os.path.dirname(path) == folder.path for path in paths)
 
 
 def _moved(columns: Any, folder: Folder) -> dict[str, Column | Held]:
