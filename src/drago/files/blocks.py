@@ -7,7 +7,9 @@ while it is read ends the process, where a read can end in an error that names t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,10 +22,6 @@ Array = npt.NDArray[Any]
 
 # Bytes that are read by one call: Linux reads no more than 2 GiB.
 _AT_ONCE = 1 << 30
-# Bytes whose words are summed at once, and what the sums are multiplied with: so that parts of a
-# file which changed places are told from the file itself.
-_SUMMED = 1 << 20
-_FACTOR = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
 
 
@@ -32,16 +30,15 @@ class SourceChangedError(OSError):
 
 
 def checksum(array: Array) -> int:
-    """A check sum of 64 bits of an array's bytes, as fast as they can be read."""
+    """The sum of an array's bytes as words of 64 bits, the last one filled up with 0; modulo 2^64.
+
+    As fast as they can be read, and what pieces of whole words sum to is the sum of all of them. It
+    tells damage, but not words that changed places.
+    """
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    found = data.size
-    for start in range(0, data.size, _SUMMED):
-        piece = data[start : start + _SUMMED]
-        whole = piece.size // 8 * 8
-        total = int(piece[:whole].view(np.uint64).sum(dtype=np.uint64))
-        total += int.from_bytes(piece[whole:].tobytes(), "little")
-        found = (found * _FACTOR + total) % _WORD
-    return found
+    whole = data.size // 8 * 8
+    total = int(data[:whole].view(np.uint64).sum(dtype=np.uint64))
+    return (total + int.from_bytes(data[whole:].tobytes(), "little")) % _WORD
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Column:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def check(self) -> None:
         """Raise `SourceChangedError` where the file is not what it was."""
@@ -115,6 +112,18 @@ class Column:
         except OSError as error:
             raise self._lost(error) from None
         return out
+
+    def expect(self, start: int, stop: int) -> None:
+        """Have the system read rows `start` to `stop` in the background, where it can."""
+        if hasattr(os, "posix_fadvise") and start < stop:
+            place, size = self.offset + start * self.row_bytes, (stop - start) * self.row_bytes
+            # Whether it is there, the reading itself will tell.
+            with contextlib.suppress(OSError):
+                file = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                try:
+                    os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(file)
 
     def _fill(self, file: int, place: int, out: Array) -> None:
         # Empty arrays cannot be cast.
@@ -164,6 +173,9 @@ class Held:
 
     def check(self) -> None:
         """Nothing can happen to it."""
+
+    def expect(self, start: int, stop: int) -> None:
+        """It is there."""
 
     def read(self, start: int, stop: int, out: Array | None = None) -> Array:
         """Rows `start` to `stop`, a copy in `out` where it is given."""

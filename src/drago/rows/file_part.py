@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drago.files.blocks import Blocks, Column, SourceChangedError, checksum
+from drago.files.blocks import Blocks, Column, SourceChangedError
 from drago.rows.array_curvature import Chosen
 from drago.rows.array_visits import NONE
 from drago.rows.base import Gradient, Index, Matrix, Vector
@@ -23,8 +24,11 @@ Array = npt.NDArray[Any]
 # at once where rows are picked.
 _GAP = 1 << 16
 _AT_ONCE = 1 << 23
-# Entries of X that are worked on at once where temporary matrices are as large.
+# Entries of X that are read and worked on at once: in a visit to all rows, and of chosen rows.
+_VISITED = 1 << 20
 _PIECE = 1 << 22
+_LARGE = 1 << 23
+_WORD = 1 << 64
 
 
 class Features:
@@ -44,7 +48,6 @@ class Features:
             self.row_bytes = max(1, 12 * self.columns[0].shape[0] // blocks.n_samples)
         else:
             self.row_bytes = max(1, self.n_features * self.dtype.itemsize)
-        self._checked: set[int] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,20 +79,22 @@ class Features:
         local = (ends - first).astype(indices.dtype)
         return csr_array((values, places, local), shape=(stop - start, self.n_features))
 
-    def verify(self, k: int, X: Any) -> None:
-        """Raise where the bytes of part `k` are not those that were scanned; looked at once."""
-        if k in self._checked:
-            return
-        arrays = (X.data, X.indices) if self.is_sparse else (X,)
-        for name, column, array in zip(self.names, self.columns, arrays):
-            sums = self.sums.get(name)
-            if sums is not None and checksum(array) != sums[k]:
+    def expect(self, start: int, stop: int) -> None:
+        """Have the system read ahead; of CSR, whose ranges are not known yet, as it likes."""
+        if not self.is_sparse:
+            self.columns[0].expect(start, stop)
+
+    def damaged(self, k: int, sums: tuple[int, ...]) -> SourceChangedError | None:
+        """An error where the check sums of part `k` are not those of the scan."""
+        for name, column, found in zip(self.names, self.columns, sums):
+            expected = self.sums.get(name)
+            if expected is not None and found % _WORD != expected[k]:
                 where = column.path if isinstance(column, Column) else name
-                raise SourceChangedError(
+                return SourceChangedError(
                     f"{where} is damaged: part {k} has another check sum than when it was scanned. "
                     "Make the source anew."
                 )
-        self._checked.add(k)
+        return None
 
 
 class Buffers:
@@ -99,20 +104,43 @@ class Buffers:
         self._memory = np.empty(0, np.uint8)
         self._used = 0
 
-    def clear(self, size: int) -> Buffers:
-        """Forget what is there, and have room for so many bytes."""
-        if self._memory.size < size:
-            self._memory = np.empty(size, np.uint8)
+    def clear(self) -> Buffers:
+        """Forget what is there; have room for as much as was asked for."""
+        if self._used > self._memory.size:
+            # Not less: to large arrays the system gives large pages, which are read into faster.
+            self._memory = np.empty(max(self._used, _LARGE), np.uint8)
         self._used = 0
         return self
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """The next array; of its own where there is no room."""
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         start, self._used = self._used, self._used + -(-size // 64) * 64
-        if start + size > self._memory.size:
+        if self._used > self._memory.size:
             return np.empty(shape, dtype)
         return self._memory[start : start + size].view(dtype).reshape(shape)
+
+
+class Piece(ArrayPart):
+    """Some rows of a part, with their features in memory.
+
+    Parameters
+    ----------
+    part : FilePart
+    X : array or CSR matrix
+    rows : slice
+        Which of the part's they are.
+    out : sequence of arrays
+        Vectors of the part that a visit fills; new ones where there are none.
+    """
+
+    def __init__(self, part: FilePart, X: Any, rows: slice, out: Sequence[Vector] = ()) -> None:
+        others = (part.y, part.p, part.groups, part.baseline)
+        super().__init__(X, *(None if each is None else each[rows] for each in others))  # type: ignore[arg-type]
+        self._out = [each[rows] for each in out]
+
+    def _vectors(self, count: int) -> Any:
+        return self._out or super()._vectors(count)
 
 
 class FilePart(ArrayPart):
@@ -126,8 +154,6 @@ class FilePart(ArrayPart):
     room : Room
         Where its vectors are.
     y, p, groups, baseline : arrays
-    X : array or CSR matrix, optional
-        Its features, while they are in memory.
     """
 
     def __init__(
@@ -141,35 +167,23 @@ class FilePart(ArrayPart):
         groups: Array | None,
         baseline: Vector | None,
         n_entries: int,
-        X: Any = None,
     ) -> None:
         self.source, self.start, self.stop, self.room = features, start, stop, room
         self.y, self.p, self.groups, self.baseline = y, p, groups, baseline
-        self.X = X
         self.n_samples, self.n_features = stop - start, features.n_features
         self.is_sparse, self.n_entries = features.is_sparse, n_entries
         self.is_plain = not self.is_sparse and features.dtype == np.float64
 
-    def _with(self, **changes: Any) -> FilePart:
-        given = {
-            "features": self.source, "start": self.start, "stop": self.stop, "room": self.room,
-            "y": self.y, "p": self.p, "groups": self.groups, "baseline": self.baseline,
-            "n_entries": self.n_entries, "X": self.X,
-        }  # fmt: skip
-        return FilePart(**(given | changes))
-
-    def loaded(self, X: Any) -> FilePart:
-        """The same with its features in memory."""
-        return self._with(X=X)
+    @property
+    def X(self) -> Any:
+        raise AttributeError("the features of a part in files are read by its store.")
 
     def with_baseline(self, baseline: Vector | None) -> FilePart:
-        return self._with(baseline=baseline)
+        vectors = (self.y, self.p, self.groups, baseline)
+        return FilePart(self.source, self.start, self.stop, self.room, *vectors, self.n_entries)
 
     def visits_once(self, loss: Any, n_outputs: int) -> bool:
         return n_outputs == 1 and loss.has_kernels
-
-    def _vectors(self, count: int) -> Any:
-        return [self.room.empty(self.n_samples) for _ in range(count)]
 
     def pieces(self, index: Index) -> tuple[Any, ...]:
         others = (self.y, self.p, self.groups, self.baseline)
@@ -178,8 +192,6 @@ class FilePart(ArrayPart):
     # ------------------------------------------------------------------------- some of the rows
 
     def picked(self, index: Index) -> Any:
-        if self.X is not None:
-            return super().picked(index)
         if index.size > 1 and (np.diff(index) < 0).any():
             order = np.argsort(index, kind="stable")
             back = np.empty_like(order)
@@ -212,8 +224,6 @@ class FilePart(ArrayPart):
                 a = end
 
     def _gathered(self, index: Index, dtype: Any, factors: Vector = NONE) -> Array:
-        if self.X is not None:
-            return super()._gathered(index, dtype, factors)
         found = self.picked(index).astype(dtype, copy=False)
         return found * factors[:, None] if factors.size else found
 
@@ -224,17 +234,16 @@ class FilePart(ArrayPart):
             out += X.T @ values[some] if self.is_sparse else values[some] @ X.astype(np.float64)
         return out
 
-    def between(self, a: int, b: int) -> ArrayPart:
-        """Some rows of a part whose features are in memory."""
-        others = (self.y, self.p, self.groups, self.baseline)
-        return ArrayPart(self.X[a:b], *(None if each is None else each[a:b] for each in others))  # type: ignore[arg-type]
+    def cuts(self, is_dense: bool) -> Iterator[slice]:
+        """Its rows, so few at a time that they stay in the cache from the reading on.
 
-    def cuts(self) -> list[tuple[int, int]]:
-        """Ranges of rows that are so few that temporary matrices of them are small."""
-        step = max(1, _PIECE * self.n_samples // max(self.n_entries, self.n_samples))
-        if self.is_sparse:  # which are dense
-            step = max(1, _PIECE // self.n_features)
-        return [(k, min(k + step, self.n_samples)) for k in range(0, self.n_samples, step)]
+        With `is_dense`, so few that dense matrices of them do, too.
+        """
+        width = self.n_features if is_dense else self.n_entries / self.n_samples
+        # Of an even number, so that they are made of whole words.
+        step = 2 * max(1, int(_VISITED / max(width, 1.0)) // 2)
+        for start in range(0, self.n_samples, step):
+            yield slice(start, min(start + step, self.n_samples))
 
     # ------------------------------------------------------- the curvature of some of the rows
 

@@ -1,23 +1,25 @@
-"""Rows in files: parts that are read in turn, one ahead of the computation.
+"""Rows in files: parts that are read in turn.
 
-A visit reads the features of all parts, in their order, into memory that is used again. Everything
-with an entry for each row is in memory up to a limit, and in files beyond (`drago.rows.room`).
+A visit reads the features of all rows in their order, a few at a time into memory that is used
+again, and works on them while they are in the cache. Everything with an entry for each row is in
+memory up to a limit, and in files beyond (`drago.rows.room`).
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from drago._interrupts import poll
-from drago.files.blocks import Blocks, Held
+from drago.files.blocks import Blocks, Held, checksum
 from drago.oracles.atoms import AtomOracle
-from drago.rows.array_visits import Seen, guess_for
+from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
 from drago.rows.base import (
     Evaluation,
     Gradient,
@@ -27,22 +29,25 @@ from drago.rows.base import (
     Vector,
     Visit,
 )
-from drago.rows.file_part import Buffers, Features, FilePart
+from drago.rows.file_part import Buffers, Features, FilePart, Piece
 from drago.rows.guessed import rest_after
 from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
+from drago.rows.threads import limited, threads_for
 
 # Share of the total weight below which a row counts as dropped: its inverse must be finite.
 _NEGLIGIBLE = 1e-200
-# Shares of the memory limit: for rows that are taken out, and what vectors get at least.
-_TAKEN, _VECTORS = 0.25, 0.125
+# Shares of the memory limit: for rows that are taken out, and for vectors. What is left is for what
+# is computed with them.
+_TAKEN, _VECTORS = 0.25, 0.5
 # What a sort of all losses takes, in bytes a row.
 _SORTED = 64
-# Operations that read the features of all rows; of the second kind temporary matrices are as large,
-# so that some rows are done at a time.
-_READ = {"predict", "gradient", "weighted_sum", "centre", "longest", "steepest"}
-_PIECED = {"weighted_squares", "response_sums", "group_gradients", "plain_hessian"}
+# Bytes that the system is asked to read ahead.
+_AHEAD = 1 << 25
+# Operations that read the features of all rows, and those of them that make dense matrices.
+_DENSE = {"weighted_squares", "response_sums", "group_gradients", "plain_hessian"}
+_READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
 
 
 class FileRows(PartedRows):
@@ -83,17 +88,12 @@ class FileRows(PartedRows):
         if like is None:
             self.source, self.memory = Features(blocks), Room(0, scratch_folder())
             self._spare: list[Buffers] = []
+            self._checked: set[int] = set()
+            self.memory.limit = int(_VECTORS * self.limit)
         else:
             self.source, self.memory, self._spare = like.source, like.memory, like._spare
-        if parts is None:
-            sizes = self._sizes()
-            self._largest = max(sizes)
-            # Two parts are in memory at once.
-            left = self.limit * (1 - _TAKEN) - 2 * self._largest
-            self.memory.limit = int(max(left, _VECTORS * self.limit))
-            parts = self._open(loss)
-        elif like is not None:
-            self._largest, self.n_outputs = like._largest, like.n_outputs
+            self._checked, self.n_outputs = like._checked, like.n_outputs
+        parts = self._open(loss) if parts is None else parts
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // self._row_bytes)
@@ -114,13 +114,6 @@ class FileRows(PartedRows):
     @property
     def _row_bytes(self) -> int:
         return self.source.row_bytes + 24
-
-    def _sizes(self) -> list[int]:
-        """Bytes of the features of each part."""
-        entry = self.source.dtype.itemsize
-        if self.source.is_sparse:
-            entry += self.source.columns[1].dtype.itemsize
-        return [entry * self.source.entries(a, b) + 256 for a, b in self._edges]
 
     def _open(self, loss: Any) -> list[FilePart]:
         """The parts, with all that is read once: targets, weights, groups and baselines."""
@@ -179,35 +172,72 @@ class FileRows(PartedRows):
             )
         return found
 
-    def _turns(self, reads: bool = False) -> Iterable[tuple[int, Any]]:
-        return self._loaded() if reads else super()._turns()
+    # ------------------------------------------------------------------------ over the rows
 
-    def _loaded(self) -> Iterator[tuple[int, FilePart]]:
-        """The parts in turn with their features in memory; the next one is read meanwhile."""
-        spare = [self._spare.pop() if self._spare else Buffers() for _ in range(2)]
+    def _visited(
+        self,
+        work: Callable[[Piece, int, slice], Any],
+        out: Sequence[Sequence[Vector]] = (),
+        is_dense: bool = False,
+    ) -> Iterator[tuple[int, Any]]:
+        """`work` on all rows, a few at a time: the number of the part, and what it returned.
 
-        def read(k: int) -> Any:
+        In the order of the rows, whoever was first: each thread reads some rows and works on them
+        while they are in its cache.
+        """
+        errors, vectors = np.geterr(), out or [()] * len(self.parts)
+        n, ahead = self.n_samples, max(1, _AHEAD // self.source.row_bytes)
+
+        def go(k: int, rows: slice) -> tuple[Any, tuple[int, ...]]:
             part = self.parts[k]
-            X = self.source.read(part.start, part.stop, spare[k % 2].clear(self._largest))
-            self.source.verify(k, X)
-            return X
+            buffers = self._buffers()
+            X = self.source.read(part.start + rows.start, part.start + rows.stop, buffers)
+            # As many as are read now, further on.
+            first, last = (min(part.start + row + ahead, n) for row in (rows.start, rows.stop))
+            self.source.expect(first, last)
+            sums: tuple[int, ...] = ()
+            if k not in self._checked:
+                sums = tuple(checksum(each) for each in (_arrays(X)))
+            with limited(1), np.errstate(**errors):
+                found = work(Piece(part, X, rows, vectors[k]), k, rows)
+            self._spare.append(buffers)
+            return found, sums
 
-        # Left on every way out, an error or an interrupt included: it waits for the reading.
-        with ThreadPoolExecutor(1, "drago-reader") as reader:
-            ahead = reader.submit(read, 0)
-            for k, part in enumerate(self.parts):
-                poll()
-                X = ahead.result()
-                if k + 1 < len(self.parts):
-                    ahead = reader.submit(read, k + 1)
-                yield k, part.loaded(X)
-        self._spare.extend(spare)
+        totals: list[tuple[int, ...]] = []
+        turns = [(k, rows) for k, part in enumerate(self.parts) for rows in part.cuts(is_dense)]
+        for (k, rows), (found, sums) in zip(turns, _in_order(go, turns, self._threads)):
+            poll()
+            yield k, found
+            totals.append(sums)
+            if rows.stop == self.parts[k].n_samples:
+                self._check(k, totals)
+                totals = []
         self.readings += 1.0
 
+    def _check(self, k: int, totals: list[tuple[int, ...]]) -> None:
+        """Compare the check sums of a part, once."""
+        if k in self._checked:
+            return
+        # Pieces of CSR need not be whole words.
+        if len(totals) == 1 or not self.is_sparse:
+            error = self.source.damaged(k, tuple(sum(each) for each in zip(*totals)))
+            if error is not None:
+                raise error
+        self._checked.add(k)
+
+    def _buffers(self) -> Buffers:
+        try:
+            return self._spare.pop().clear()
+        except IndexError:
+            return Buffers()
+
+    @property
+    def _threads(self) -> int:
+        return threads_for(self.n_entries)
+
     def _each(self, name: str, arguments: Sequence[Any], settings: dict[str, Any]) -> list[Any]:
-        reads = name in _READ and not (name == "predict" and not arguments[0].any())
-        if name in _PIECED:
-            return self._in_pieces(name, arguments)
+        if name in _READ:
+            return self._read_each(name, arguments)
         keep = self.memory.kept if _KINDS.get(name) == "map" else _as_it_is
         return [
             keep(
@@ -216,16 +246,50 @@ class FileRows(PartedRows):
                     **{key: _part(value, k) for key, value in settings.items()},
                 )
             )
-            for k, part in self._turns(reads)
+            for k, part in enumerate(self.parts)
         ]
 
-    def _in_pieces(self, name: str, arguments: Sequence[Any]) -> list[Any]:
-        """A sum over all rows, some of them at a time."""
-        return [
-            getattr(part.between(a, b), name)(*(_part(v, k, slice(a, b)) for v in arguments))
-            for k, part in self._turns(True)
-            for a, b in part.cuts()
-        ]
+    def _read_each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
+        """A sum or a maximum over all rows, from those of a few rows each."""
+
+        def work(piece: Piece, k: int, rows: slice) -> Any:
+            return getattr(piece, name)(*(_part(value, k, rows) for value in arguments))
+
+        return [found for _, found in self._visited(work, is_dense=name in _DENSE)]
+
+    def predict(self, w: Matrix, b: Vector) -> RowVector:
+        out = [self.memory.empty((part.n_samples, b.size)) for part in self.parts]
+
+        def work(piece: Piece, k: int, rows: slice) -> None:
+            out[k][rows] = piece.predict(w, b)
+
+        if w.any():
+            for _ in self._visited(work):
+                pass
+        else:
+            for each in out:
+                each[:] = b
+        return self.vector(out)
+
+    def _seen(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> tuple[Evaluation, list[Seen]]:
+        """All that one reading of X tells: of all rows, and of the rows of each part."""
+        names = range(3)
+        out = [[self.memory.empty(part.n_samples) for _ in names] for part in self.parts]
+        found: list[list[Any]] = [[] for _ in self.parts]
+
+        def work(piece: Piece, k: int, rows: slice) -> Any:
+            _, n_bad, masses, first, second = piece._read(loss, w, b, guess)
+            return n_bad, np.array(masses), first, second
+
+        for k, each in self._visited(work, out):
+            found[k].append(each)
+        seen = []
+        for (raw, losses, slopes), each in zip(out, found):
+            n_bad, masses, first, second = (sum(values[1:], values[0]) for values in zip(*each))
+            ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
+            seen.append(Seen(ev, n_bad, (float(masses[0]), float(masses[1])), first, second))
+        raw, losses, slopes = (self.vector(each.evaluation[k] for each in seen) for k in (2, 3, 4))
+        return Evaluation(w, b, raw, losses, slopes), seen
 
     # ------------------------------------------------------------------------ in and out
 
@@ -233,6 +297,9 @@ class FileRows(PartedRows):
         parts = [np.asarray(part) for part in values.parts]
         out = self.memory.empty((self.n_samples, *parts[0].shape[1:]), parts[0].dtype)
         return np.concatenate(parts, out=out)
+
+    def imported(self, array: Any) -> RowVector:
+        return self.vector(self.memory.kept(part.copy()) for part in super().imported(array).parts)
 
     def content(self) -> tuple[Any, ...]:
         """What tells these rows from others, without reading them."""
@@ -272,6 +339,14 @@ class FileRows(PartedRows):
     def visits_once(self, loss: Any, n_outputs: int) -> bool:
         return all(part.visits_once(loss, n_outputs) for part in self.parts)
 
+    def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
+        if raw is None and w.any() and self.visits_once(loss, w.shape[1]):
+            ev, seen = self._seen(loss, w, b, NO_GUESS)
+            if not any(each.n_bad for each in seen):
+                return ev
+            raw = ev.raw  # whoever looks at the losses raises, and says which rows are to blame
+        return super().evaluate(loss, w, b, self.predict(w, b) if raw is None else raw)
+
     def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
         """X is read once, and then the rows alone whose weights were not as they were guessed."""
         if not (self.visits_once(loss, w.shape[1]) and w.any()):
@@ -279,15 +354,14 @@ class FileRows(PartedRows):
         guess = guess_for(self, loss, w, b, oracle, nu)
         if not guess.kind:
             return super().visit(loss, w, b, oracle, nu)
-        seen: list[Seen] = [part._read(loss, w, b, guess) for _, part in self._turns(True)]
+        ev, seen = self._seen(loss, w, b, guess)
         if any(each.n_bad for each in seen):
-            self.evaluate(loss, w, b)  # raises, and says which rows are to blame
-        raw, losses, slopes = (self.vector(each.evaluation[k] for each in seen) for k in (2, 3, 4))
-        ev = Evaluation(w, b, raw, losses, slopes)
-        q = oracle.weights(losses, nu)
+            self.evaluate(loss, w, b, ev.raw)
+        q = oracle.weights(ev.losses, nu)
         gradients = []
         for part, each, weights in zip(self.parts, seen, q.parts):
             here = each.evaluation
+            poll()
             rest = rest_after(guess, each.masses, part.p, weights, here.losses, here.dlosses[:, 0])
             out = np.zeros(self.n_features + 1)
             # Sums that are not used need not be finite.
@@ -306,6 +380,30 @@ _KINDS = {
     for name, operation in (vars(RowStore) | vars(Part)).items()
     if hasattr(operation, "kind")
 }
+
+
+def _in_order(
+    work: Callable[..., Any], turns: Sequence[tuple[Any, ...]], n_threads: int
+) -> Iterator[Any]:
+    """What `work` returns for each, in their order; in threads, where there are several."""
+    if n_threads == 1 or len(turns) == 1:
+        for turn in turns:
+            yield work(*turn)
+        return
+    # Left on every way out, an error or an interrupt included: it waits for what has begun.
+    with ThreadPoolExecutor(n_threads, "drago-rows") as threads:
+        ahead: deque[Future[Any]] = deque()
+        for turn in turns:
+            ahead.append(threads.submit(work, *turn))
+            if len(ahead) > 2 * n_threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _arrays(X: Any) -> tuple[Any, ...]:
+    """What features are made of, as far as they have check sums."""
+    return (X,) if isinstance(X, np.ndarray) else (X.data, X.indices)
 
 
 def _as_it_is(value: Any) -> Any:

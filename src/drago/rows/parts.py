@@ -95,12 +95,8 @@ class PartedRows(Part):
                 *(_part(value, k) for value in arguments),
                 **{key: _part(value, k) for key, value in settings.items()},
             )
-            for k, part in self._turns()
+            for k, part in enumerate(self.parts)
         ]
-
-    def _turns(self, reads: bool = False) -> Iterable[tuple[int, Any]]:
-        """The parts, one after the other, and whether their features will be read."""
-        return enumerate(self.parts)
 
     def _together(self, found: list[Any]) -> Any:
         """Vectors from those of the parts, and tuples of vectors from tuples."""
@@ -121,7 +117,7 @@ class PartedRows(Part):
 
     def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
         found = []
-        for k, part in self._turns(raw is None and bool(w.any())):
+        for k, part in enumerate(self.parts):
             try:
                 found.append(part.evaluate(loss, w, b, _part(raw, k)))
             except NonFiniteLossError as error:
