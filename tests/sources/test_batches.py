@@ -63,12 +63,17 @@ def test_frames_have_names():
     assert blocks.feature_names == tuple("abcdefg")
 
 
-def test_a_reader_that_gives_other_rows_is_caught():
+@pytest.mark.parametrize(
+    "change",
+    [lambda X, y: (X, y + 1), lambda X, y: (X[::-1], y[::-1]), lambda X, y: (X[1:], y[1:])],
+    ids=["another target", "another order", "one row less"],
+)
+def test_a_reader_that_gives_other_rows_is_caught(change):
     calls = []
 
     def batches():
         calls.append(1)
-        yield X, Y + (len(calls) > 2)
+        yield (X, Y) if len(calls) <= 2 else change(X, Y)
 
     source = drago.from_batches(batches)
     source.open("squared")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drago._validation import shown
-from drago.files.blocks import SourceChangedError, checksum
+from drago.files.blocks import SourceChangedError
 from drago.sources.arrays import as_feature_names
 from drago.sources.batch import Batch, as_batch, as_features, feature_dtype
 
@@ -78,24 +78,30 @@ class BatchesReader:
     def identity(self) -> Any:
         return None
 
+    @property
+    def content(self) -> str | None:
+        """A digest of the rows, once they were read."""
+        return self._digest
+
     def batches(self, labels: bool | None) -> Iterator[Batch]:
         """All rows; an error in the end where they are not those of the first reading."""
         self.prepare()
-        digest, count = hashlib.sha256(), 0
+        digests: dict[str, Any] = {}
+        count = 0
         for k, part in enumerate(self._parts()):
             part.pop("columns", None)
             X = part["X"]
             self._require_alike(k, part)
             if self.is_sparse:
                 X = part["X"] = X.astype(self.dtype, copy=False)
-            for name, values in sorted(part.items()):
-                digest.update(f"{k} {name} {_sum(values)} ".encode())
+            for name, values in part.items():
+                _add(digests, name, values)
             count += X.shape[0]
             yield as_batch(**part, labels=labels)
-        found = digest.hexdigest()
+        found = " ".join(f"{name} {digests[name].hexdigest()}" for name in sorted(digests))
         if self._digest is not None and found != self._digest:
             raise SourceChangedError(
-                f"{self.described} gave other rows than the first time (their check sums differ); "
+                f"{self.described} gave other rows than the first time (their digests differ); "
                 "it has to give the same rows in the same batches each time."
             )
         self._digest, self.n_rows = found, count
@@ -146,10 +152,16 @@ def _as_dict(k: int, batch: Any) -> dict[str, Any]:
     )
 
 
-def _sum(values: Any) -> int:
+def _add(digests: dict[str, Any], name: str, values: Any) -> None:
+    """Bring the values of a batch into the digest of their column, whatever the batches are."""
     if hasattr(values, "indptr"):
-        return hash((_sum(values.data), _sum(values.indices), _sum(values.indptr)))
-    array = np.asarray(values)
-    if array.dtype.kind == "O":
-        return int.from_bytes(hashlib.sha256(repr(array.tolist()).encode()).digest()[:8], "little")
-    return checksum(array)
+        for part in ("data", "indices"):
+            _add(digests, f"{name}.{part}", getattr(values, part))
+        _add(digests, f"{name}.rows", np.diff(values.indptr).astype(np.int64))
+        return
+    array = np.ascontiguousarray(values)
+    digest = digests.setdefault(name, hashlib.sha256())
+    if array.dtype.kind in "OU":
+        digest.update("".join(f"{value!r}, " for value in array.tolist()).encode())
+    else:
+        digest.update(array.view(np.uint8).data if array.size else b"")

@@ -119,7 +119,7 @@ class Source:
                 f"{self._reader.described} changed while it was read; read it again when nobody "
                 "writes to it."
             )
-        blocks = replace(blocks, digest=digest or self._digest(labels, _content(blocks)))
+        blocks = replace(blocks, digest=digest or self._digest(labels, self._content(blocks)))
         folder = sink.folder
         if self._keep and digest is not None and folder is not None and _all_in(folder, blocks):
             sink.sync()
@@ -168,6 +168,11 @@ class Source:
         settings = [FORMAT, identity, labels, self._standardize, part_bytes(self._limit)]
         settings += [str(self._reader.dtype), sorted(self._reader.names)]
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    def _content(self, blocks: Blocks) -> Any:
+        """What tells rows from others by what was read: a digest or check sums."""
+        sums = {name: [f"{total:x}" for total in found] for name, found in blocks.sums.items()}
+        return getattr(self._reader, "content", None) or sums
 
     def _state(self, blocks: Blocks) -> State:
         arrays = {"ends": np.array(blocks.ends, dtype=np.int64)}
@@ -304,8 +309,3 @@ def _moved(columns: Any, folder: Folder) -> dict[str, Column | Held]:
             path = folder.file(os.path.basename(column.path))
             found[name] = replace(column, path=path, stamp=Stamp.of(path))
     return found
-
-
-def _content(blocks: Blocks) -> Any:
-    """What tells rows from others by what was read: check sums, where there are some."""
-    return {name: [f"{total:x}" for total in sums] for name, sums in blocks.sums.items()}
