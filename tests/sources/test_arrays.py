@@ -95,6 +95,23 @@ def test_slices_go_to_blocks(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [SMALL, "1GB"])
+def test_arrays_of_zarr(tmp_path, limit):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    arrays = {}
+    for name, values in (("X", X), ("y", Y)):
+        chunks = (256, *values.shape[1:])
+        arrays[name] = zarr.create_array(
+            tmp_path / f"{name}.zarr", shape=values.shape, chunks=chunks, dtype=values.dtype
+        )
+        arrays[name][:] = values
+    blocks = drago.from_arrays(**arrays, memory_limit=limit, cache_dir=tmp_path / "c").open(
+        "squared"
+    )
+    np.testing.assert_array_equal(features(blocks), X)
+    np.testing.assert_array_equal(whole(blocks)["y"], Y)
+
+
+@pytest.mark.parametrize("limit", [SMALL, "1GB"])
 @pytest.mark.parametrize("kind", ["one file", "several", "matrix"])
 def test_csr_matrices(tmp_path, kind, limit):
     sparse = scipy.sparse.random(N, 40, 0.2, "csr", random_state=0)
