@@ -265,6 +265,19 @@ def test_a_file_that_changes_is_scanned_again_or_refused(tmp_path):
         source.open("squared")
 
 
+def test_frames_have_names():
+    pandas = pytest.importorskip("pandas")
+    blocks = drago.from_arrays(pandas.DataFrame(X, columns=list("abcdefg")), Y).open("squared")
+    assert blocks.feature_names == tuple("abcdefg")
+    np.testing.assert_array_equal(features(blocks), X)
+
+
+def test_a_source_has_no_unit_before_it_is_scanned():
+    source = drago.from_arrays(X, Y, standardize=True)
+    with pytest.raises(ValueError, match="was not scanned yet"):
+        source.original(np.ones(D))
+
+
 def test_a_source_is_light_and_says_what_it_is(tmp_path):
     np.save(tmp_path / "x.npy", X)
     source = drago.from_arrays(tmp_path / "x.npy", Y, memory_limit="2GB", standardize=True)

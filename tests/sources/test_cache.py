@@ -196,7 +196,7 @@ def test_the_second_to_finish_takes_what_the_first_has_made(tmp_path):
 def test_a_disk_that_is_known_to_be_too_small(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
     monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
-    with pytest.raises(CacheError, match=r"needs 384 kB, but .* has room for 10 kB"):
+    with pytest.raises(CacheError, match=r"needs 192 kB, but .* has room for 10 kB"):
         drago.from_arrays(Sliced(X), Y, memory_limit=SMALL, cache_dir=tmp_path / "c").open(
             "squared"
         )

@@ -233,6 +233,13 @@ def test_frames_with_the_stream_interface():
         drago.from_arrow([1, 2, 3], "y")
 
 
+def test_the_index_of_pandas_is_no_feature(tmp_path):
+    FRAME[["a", "y"]].sort_values("a").to_parquet(tmp_path / "x.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "x.parquet").names
+    source = drago.read_parquet(tmp_path / "x.parquet", "y")
+    assert source.open("squared").feature_names == ("a",)
+
+
 def test_names_that_are_not_there(folder):
     with pytest.raises(ValueError, match="there is no column 'z' of parquet"):
         drago.read_parquet(folder, "z")

@@ -121,20 +121,11 @@ def read_parquet(
     -------
     Source
     """
-    data, described = parquet_dataset(path)
-    roles = {"y": target, "sample_weight": sample_weight, "groups": groups, "baseline": baseline}
-    reader = TableReader(
-        data,
-        described,
-        roles,
-        features=features,
-        filters=filters,
-        fill=fill,
+    return _of_table(
+        *parquet_dataset(path),
+        roles={"y": target, "sample_weight": sample_weight, "groups": groups, "baseline": baseline},
+        columns={"features": features, "filters": filters, "fill": fill, "dtype": as_dtype(dtype)},
         max_categories=max_categories,
-        dtype=as_dtype(dtype),
-    )
-    return Source(
-        reader,
         standardize=standardize,
         cache_dir=cache_dir,
         keep_cache=keep_cache,
@@ -174,20 +165,11 @@ def from_arrow(
     -------
     Source
     """
-    data, described = arrow_dataset(data)
-    roles = {"y": target, "sample_weight": sample_weight, "groups": groups, "baseline": baseline}
-    reader = TableReader(
-        data,
-        described,
-        roles,
-        features=features,
-        filters=filters,
-        fill=fill,
+    return _of_table(
+        *arrow_dataset(data),
+        roles={"y": target, "sample_weight": sample_weight, "groups": groups, "baseline": baseline},
+        columns={"features": features, "filters": filters, "fill": fill, "dtype": as_dtype(dtype)},
         max_categories=max_categories,
-        dtype=as_dtype(dtype),
-    )
-    return Source(
-        reader,
         standardize=standardize,
         cache_dir=cache_dir,
         keep_cache=keep_cache,
@@ -240,6 +222,18 @@ def from_batches(
         cache_dir=cache_dir,
         memory_limit=memory_limit,
     )
+
+
+def _of_table(
+    data: Any,
+    described: str,
+    roles: dict[str, Any],
+    columns: dict[str, Any],
+    max_categories: int,
+    **settings: Any,
+) -> Source:
+    reader = TableReader(data, described, roles, **columns, max_categories=max_categories)
+    return Source(reader, **settings)
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any] | None:

@@ -71,6 +71,8 @@ class ArraysReader:
                     f"{name} must have one entry for each of the {self.n_rows} rows of X, but has "
                     f"shape {np.shape(values)}."
                 )
+        if feature_names is None and hasattr(X, "iloc"):
+            feature_names = X.columns
         self.feature_names = as_feature_names(feature_names, self.n_features)
         kept = type(X).__name__
         if isinstance(X, (str, os.PathLike)):

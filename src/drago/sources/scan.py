@@ -77,7 +77,7 @@ class Scan:
         if reader.n_rows is not None:
             self._per_part = max(1, min(self._per_part, reader.n_rows))
             if not reader.is_sparse:
-                expected = reader.n_rows * (features + others + 64)
+                expected = reader.n_rows, reader.n_rows * (features + others)
         if isinstance(in_place, Column):  # X itself is nothing that is held
             limit //= 4
         self._sink = Sink(limit, cache_dir, self._inspect, expected)

@@ -34,10 +34,10 @@ class Sink:
         Bytes up to which rows are held.
     cache_dir : str
         Where a folder is made for more of them.
-    expected : int, optional
-        Bytes that are to come, where that is known.
     inspect : callable
         Is given each part and the row at which it begins, once, in their order.
+    expected : tuple (rows, bytes), optional
+        What is to come, where that is known.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Sink:
         limit: int,
         cache_dir: str,
         inspect: Callable[[Part, int], None],
-        expected: int | None = None,
+        expected: tuple[int, int] | None = None,
     ) -> None:
         self.folder: Folder | None = None
         self.ends: list[int] = []
@@ -59,8 +59,8 @@ class Sink:
         self._writer: ThreadPoolExecutor | None = None
         self._waiting: deque[tuple[Future[None], Part]] = deque()
         self._spare: list[Part] = []
-        if expected is not None and expected > limit:
-            require_room(cache_dir, expected)
+        if expected is not None and expected[1] + expected[0] * _ROW > limit:
+            require_room(cache_dir, expected[1])
             self._spill()
 
     @property

@@ -284,8 +284,10 @@ class Source:
         coef, intercept : as they were given, and the same where nothing was standardised
         """
         coef = np.asarray(coef, dtype=np.float64)
-        if self._last is None or self._last[2].scale is None:
+        if not self._standardize:
             return coef, intercept
+        if self._last is None:
+            raise ValueError(f"{self!r} was not scanned yet: fit or open it first.")
         blocks = self._last[2]
         coef = coef / blocks.scale
         return coef, intercept - coef @ blocks.mean

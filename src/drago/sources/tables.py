@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import glob
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,7 +76,7 @@ class TableReader:
         taken = [*self._roles.values(), *self._groups]
         schema = data.schema
         if features is None:
-            features = [name for name in schema.names if name not in taken]
+            features = [name for name in schema.names if name not in taken and not _is_index(name)]
         features = [features] if isinstance(features, str) else list(features)
         self._require(schema, taken + features)
         both = sorted(set(features) & {self._roles.get("y")})
@@ -333,6 +334,11 @@ def arrow_dataset(data: Any) -> tuple[Any, str]:
         "data must be a Dataset, a Table or a RecordBatchReader of pyarrow, or have its C stream "
         f"interface, but {shown(data)} ({type(data).__name__}) was given."
     )
+
+
+def _is_index(name: str) -> bool:
+    """Whether pandas has written its index to a column of this name."""
+    return re.fullmatch(r"__index_level_\d+__", name) is not None
 
 
 def _expression(filters: Any) -> Any:
