@@ -339,6 +339,25 @@ def test_labels_are_checked_over_all_parts(tmp_path):
         drago.DROProblem(blocks_of(tmp_path, X, np.ones(N)), loss="logistic")
 
 
+@pytest.mark.parametrize("storage", ["float32", "csr"])
+def test_check_sums_of_parts_in_pieces(tmp_path, monkeypatch, storage):
+    monkeypatch.setattr(file_part, "_VISITED", 64)
+    X, y, _ = data("squared", storage)
+    filed = drago.DROProblem(blocks_of(tmp_path, X, y, 3), shift_cost=0.1)
+    w, b = np.ones((D, 1)), np.zeros(1)
+    filed.evaluate(w, b)
+    name = "X" if storage == "float32" else "indices"
+    path = filed.rows.blocks.columns[name].path
+    found = os.stat(path)
+    with open(path, "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\x00\x00\x00\x00")
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    filed.evaluate(w, b)  # a part is looked at once
+    with pytest.raises(SourceChangedError, match=f"{name}.bin is damaged: part 2 has another"):
+        drago.DROProblem(filed.rows.blocks, shift_cost=0.1).evaluate(w, b)
+
+
 @pytest.mark.parametrize("damage, message", [
     ("gone", "X.bin is gone"), ("short", "X.bin was changed"), ("other", "X.bin was changed"),
     ("rotten", "X.bin is damaged: part"),

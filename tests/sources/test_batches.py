@@ -53,6 +53,8 @@ def test_parts_do_not_depend_on_the_batches(tmp_path):
     one = drago.from_batches([(X, Y)], memory_limit=SMALL, cache_dir=tmp_path).open("squared")
     many = drago.from_batches(pieces(X, Y), memory_limit=SMALL, cache_dir=tmp_path).open("squared")
     assert one.ends == many.ends and one.sums == many.sums and one.digest == many.digest
+    other = drago.from_batches([(X[::-1], Y)], memory_limit=SMALL, cache_dir=tmp_path)
+    assert "" != one.digest != other.open("squared").digest
 
 
 def test_frames_have_names():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago.files.blocks import Blocks, Column, SourceChangedError
+from drago.files.blocks import Blocks, Column, SourceChangedError, checksum
 from drago.rows.array_curvature import Chosen
 from drago.rows.array_visits import NONE
 from drago.rows.base import Gradient, Index, Matrix, Vector
@@ -83,6 +83,14 @@ class Features:
         """Have the system read ahead; of CSR, whose ranges are not known yet, as it likes."""
         if not self.is_sparse:
             self.columns[0].expect(start, stop)
+
+    def sums_of(self, start: int, stop: int) -> tuple[int, ...]:
+        """The check sums of the columns of rows of CSR, by a reading of its own."""
+        first, last = (int(self.columns[2].read(row, row + 1)[0]) for row in (start, stop))
+        places = [(a, min(a + _VISITED, last)) for a in range(first, last, _VISITED)]
+        return tuple(
+            sum(checksum(column.read(a, b)) for a, b in places) for column in self.columns[:2]
+        )
 
     def damaged(self, k: int, sums: tuple[int, ...]) -> SourceChangedError | None:
         """An error where the check sums of part `k` are not those of the scan."""

@@ -142,9 +142,10 @@ class FileRows(PartedRows):
         """The targets of each part, in the form that the loss takes."""
         column, n = self.blocks.columns["y"], self.blocks.n_samples
         if not loss.is_classification:
-            y = [loss.check_target(column.read(a, b), b - a) for a, b in self._edges]
+            keep = self.memory.kept
+            y = [keep(loss.check_target(column.read(a, b), b - a)) for a, b in self._edges]
             self.n_outputs = loss.n_outputs(y[0])
-            return [self.memory.kept(each) for each in y]
+            return y
         # Labels are checked by themselves: a part need not have all of them.
         labels = np.unique(np.concatenate([np.unique(column.read(a, b)) for a, b in self._edges]))
         most = float(np.nan_to_num(labels.max(), posinf=0.0))
@@ -218,11 +219,12 @@ class FileRows(PartedRows):
         """Compare the check sums of a part, once."""
         if k in self._checked:
             return
-        # Pieces of CSR need not be whole words.
-        if len(totals) == 1 or not self.is_sparse:
-            error = self.source.damaged(k, tuple(sum(each) for each in zip(*totals)))
-            if error is not None:
-                raise error
+        sums = tuple(sum(each) for each in zip(*totals))
+        if self.is_sparse and len(totals) > 1:  # whose pieces need not be whole words
+            sums = self.source.sums_of(self.parts[k].start, self.parts[k].stop)
+        error = self.source.damaged(k, sums)
+        if error is not None:
+            raise error
         self._checked.add(k)
 
     def _buffers(self) -> Buffers:
@@ -358,19 +360,24 @@ class FileRows(PartedRows):
         if any(each.n_bad for each in seen):
             self.evaluate(loss, w, b, ev.raw)
         q = oracle.weights(ev.losses, nu)
-        gradients = []
-        for part, each, weights in zip(self.parts, seen, q.parts):
-            here = each.evaluation
-            poll()
-            rest = rest_after(guess, each.masses, part.p, weights, here.losses, here.dlosses[:, 0])
+
+        def corrected(k: int) -> Vector:
+            """The gradient of a part: its sums at the guess, and what the weights differ by."""
+            part, found = self.parts[k], seen[k]
+            here = found.evaluation
+            rest = rest_after(
+                guess, found.masses, part.p, q.parts[k], here.losses, here.dlosses[:, 0]
+            )
             out = np.zeros(self.n_features + 1)
             # Sums that are not used need not be finite.
-            for share, sums in ((rest.a, each.first), (rest.b, each.second)):
+            for share, sums in ((rest.a, found.first), (rest.b, found.second)):
                 if share != 0.0:
                     out += share * sums
             out[:-1] += part.sum_of(rest.rows, rest.values)
             out[-1] += rest.values.sum()
-            gradients.append(out)
+            return out
+
+        gradients = list(_in_order(corrected, [(k,) for k in range(len(seen))], self._threads))
         g = sum(gradients[1:], gradients[0])
         return Visit(ev, q, Gradient(g[:-1, None], g[-1:]))
 

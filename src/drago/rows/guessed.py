@@ -17,7 +17,7 @@ Vector = npt.NDArray[np.float64]
 # The kinds of a guess.
 _CHI2, _KL = 1, 2
 # Rows at a time: temporaries stay in the cache.
-_FEW = 1 << 14
+_FEW = 1 << 15
 # As in the kernel: rows that are enough to tell how weights are combined, the most that combined
 # weights may sum to, and units in the last place that rounding may leave.
 _ENOUGH, _HEAVIEST, _ROUNDINGS = 256, 8.0, 64 * np.finfo(float).eps

@@ -103,7 +103,10 @@ class Room:
     def _new_file(self, size: int) -> mmap.mmap:
         try:
             with tempfile.TemporaryFile(dir=self.folder) as file:
-                os.posix_fallocate(file.fileno(), 0, size)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:  # pragma: no cover
+                    file.truncate(size)
                 self.spilled += size
                 return mmap.mmap(file.fileno(), size)
         except OSError as error:

@@ -119,7 +119,11 @@ class Source:
                 f"{self._reader.described} changed while it was read; read it again when nobody "
                 "writes to it."
             )
-        blocks = replace(blocks, digest=digest or self._digest(labels, self._content(blocks)))
+        content = getattr(self._reader, "content", None)
+        if digest is None and content is not None:
+            blocks = replace(blocks, digest=self._digest(labels, content))
+        elif digest is not None:
+            blocks = replace(blocks, digest=digest)
         folder = sink.folder
         if self._keep and digest is not None and folder is not None and _all_in(folder, blocks):
             sink.sync()
@@ -168,11 +172,6 @@ class Source:
         settings = [FORMAT, identity, labels, self._standardize, part_bytes(self._limit)]
         settings += [str(self._reader.dtype), sorted(self._reader.names)]
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-    def _content(self, blocks: Blocks) -> Any:
-        """What tells rows from others by what was read: a digest or check sums."""
-        sums = {name: [f"{total:x}" for total in found] for name, found in blocks.sums.items()}
-        return getattr(self._reader, "content", None) or sums
 
     def _state(self, blocks: Blocks) -> State:
         arrays = {"ends": np.array(blocks.ends, dtype=np.int64)}
