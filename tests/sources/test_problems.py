@@ -106,3 +106,35 @@ def test_labels_that_do_not_go_with_the_loss(tmp_path):
         one = drago.from_arrays(Sliced(X), np.ones(N), memory_limit=limit, cache_dir=tmp_path)
         with pytest.raises(ValueError, match="at least two classes"):
             drago.DROProblem(one, loss="logistic")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "batches"])
+def test_a_solve_goes_on_with_the_same_source_made_anew(tmp_path, monkeypatch, kind):
+    """As after a process was killed: other blocks of the same rows, the same bits."""
+    pa = pytest.importorskip("pyarrow", reason="sources of tables need pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("drago.loop.resume._SHARE", np.inf)  # saved at every iteration
+    unit = np.geomspace(1.0, 30.0, D)
+    columns = {f"x{j}": X[:, j] * unit[j] for j in range(D)}
+    pq.write_table(pa.table({**columns, "y": TARGETS["squared"]}), tmp_path / "rows.parquet")
+    pieces = [slice(k, k + 700) for k in range(0, N, 700)]
+    method = drago.LBFGS(metric="auto")
+
+    def problem(folder):
+        if kind == "batches":
+            given = [(X[rows] * unit, TARGETS["squared"][rows]) for rows in pieces]
+            source = drago.from_batches(given, memory_limit=LIMIT, cache_dir=tmp_path / folder)
+        else:
+            source = drago.read_parquet(
+                tmp_path / "rows.parquet", "y", memory_limit=LIMIT, cache_dir=tmp_path / folder
+            )
+        return drago.DROProblem(source, **SETTINGS)
+
+    whole = drago.solve(problem("a"), method, tol=1e-9)
+    saved = tmp_path / "solve.checkpoint"
+    with pytest.warns(Warning, match="max_iter"):
+        drago.solve(problem("b"), method, tol=1e-9, max_iter=2, checkpoint=saved)
+    again = drago.solve(problem("c"), method, tol=1e-9, checkpoint=saved)
+    assert whole.n_iter == again.n_iter > 2
+    np.testing.assert_array_equal(again.coef, whole.coef)
+    assert again.primal == whole.primal and again.dual == whole.dual
