@@ -253,8 +253,10 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         return self._labels(self._raw_prediction(X))
 
     def _labels(self, raw: Matrix) -> Array:
-        best = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
-        return self.classes_[best]
+        return self.classes_[self._best(raw)]
+
+    def _best(self, raw: Matrix) -> Array:
+        return (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
 
     def predict_log_proba(self, X: Any) -> Matrix:
         """Logarithms of the classes' probabilities, shape (n, n_classes)."""

@@ -27,6 +27,9 @@ Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
+# Rows that are written to a file at once, at least.
+_ROW_GROUP = 1 << 18
+
 
 class Gathered(NamedTuple):
     """What a report needs of each row of a source."""
@@ -206,27 +209,40 @@ class SourceSupport:
                 f"{shown(source)} ({type(source).__name__}) was given; use predict for arrays."
             )
         check_is_fitted(self)
-        pyarrow, parquet = arrow(), arrow("pyarrow.parquet")
         path = os.fsdecode(path)
-        partial, writer, count = f"{path}.{os.getpid()}.partial", None, 0
+        partial = f"{path}.{os.getpid()}.partial"
         try:
-            for _, raw in self._each(source, None):
-                columns = self._columns_of(raw)
-                table = pyarrow.table(columns)
-                if writer is None:
-                    writer = parquet.ParquetWriter(partial, table.schema)
-                writer.write_table(table)
-                count += len(raw)
-            if writer is None:
-                raise ValueError(f"{source!r} has no rows to predict.")
-            writer.close()
+            count = self._write_to(partial, source)
             os.replace(partial, path)
         finally:
-            if writer is not None:
-                with suppress(Exception):
-                    writer.close()
             with suppress(OSError):
                 os.unlink(partial)
+        return count
+
+    def _write_to(self: Any, path: str, source: Source) -> int:
+        """Write a new file; returns how many rows it has."""
+        pyarrow, parquet = arrow(), arrow("pyarrow.parquet")
+        writer, waiting, count = None, [], 0
+        try:
+            for _, raw in self._each(source, None):
+                waiting.append(pyarrow.table(self._columns_of(raw)))
+                count += len(raw)
+                if writer is None:
+                    writer = parquet.ParquetWriter(
+                        path,
+                        waiting[0].schema,
+                        use_dictionary=is_classifier(self) and ["prediction"],
+                    )
+                if sum(table.num_rows for table in waiting) >= _ROW_GROUP:
+                    writer.write_table(pyarrow.concat_tables(waiting))
+                    waiting = []
+            if writer is None:
+                raise ValueError(f"{source!r} has no rows to predict.")
+            if waiting:
+                writer.write_table(pyarrow.concat_tables(waiting))
+        finally:
+            if writer is not None:
+                writer.close()
         return count
 
     def _columns_of(self: Any, raw: Matrix) -> dict[str, Any]:
@@ -235,7 +251,12 @@ class SourceSupport:
             return {"prediction": raw[:, 0] if raw.shape[1] == 1 else list(raw)}
         shares = np.exp(self._log_shares(raw))
         names = [f"probability={label}" for label in self.classes_.tolist()]
-        return {"prediction": self._labels(raw), **dict(zip(names, shares.T))}
+        pyarrow = arrow()
+        # By their numbers: text is made of each label once.
+        best = pyarrow.DictionaryArray.from_arrays(
+            self._best(raw), pyarrow.array(self.classes_.tolist())
+        )
+        return {"prediction": best.dictionary_decode(), **dict(zip(names, shares.T))}
 
 
 def _labels_of(coded: Any) -> Array:
