@@ -25,6 +25,7 @@ from drago.sources.columns import (
     words_of,
 )
 from drago.sources.labels import Coded
+from drago.sources.row_groups import batches_of, is_parquet
 
 # Bytes of rows that are decoded at once, and batches that are decoded ahead.
 _BYTES, _AHEAD = 8 << 20, 4
@@ -222,16 +223,17 @@ class TableReader:
             return
         width = 8 * max(1, self.n_features)
         rows = min(1 << 17, max(1024, _BYTES // width))
-        scanner = self._data.scanner(
-            columns=columns,
-            filter=self._filters,
-            batch_size=rows,
-            batch_readahead=_AHEAD,
-            fragment_readahead=1,
-            use_threads=True,
-        )
         try:
-            yield from scanner.to_batches()
+            if is_parquet(self._data):
+                yield from batches_of(self._data, columns, self._filters, rows)
+                return
+            yield from self._data.scanner(
+                columns=columns,
+                filter=self._filters,
+                batch_size=rows,
+                batch_readahead=_AHEAD,
+                fragment_readahead=1,
+            ).to_batches()
         except (OSError, arrow().ArrowException):
             self.identity()  # which knows better what has happened, where a file was changed
             raise
