@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,15 @@ from drago.rows.base import (
     Evaluation,
     Gradient,
     Matrix,
+    NonFiniteLossError,
     RowStore,
     RowVector,
     Vector,
     Visit,
 )
 from drago.rows.file_part import Buffers, Features, FilePart, Piece
-from drago.rows.guessed import rest_after
+from drago.rows.guessed import nearest, rest_after
+from drago.rows.memory import ArrayRows
 from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
@@ -43,11 +46,20 @@ _NEGLIGIBLE = 1e-200
 _TAKEN, _VECTORS = 0.25, 0.5
 # What a sort of all losses takes, in bytes a row.
 _SORTED = 64
+# Rows that tell how far the threshold of all rows has moved.
+_WITNESSES = 1 << 13
+# Shares of the rows, and of the memory limit, that are kept from a visit: those nearest to where
+# the weights change their kind.
+_NEAR, _NEAR_MEMORY = 0.02, 1 / 16
 # Bytes that the system is asked to read ahead.
 _AHEAD = 1 << 25
 # Operations that read the features of all rows, and those of them that make dense matrices.
 _DENSE = {"weighted_squares", "response_sums", "group_gradients", "plain_hessian"}
 _READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
+
+
+_Kept = list[tuple[Any, Any]]
+"""Numbers of some rows of a part, and their features."""
 
 
 class FileRows(PartedRows):
@@ -65,8 +77,6 @@ class FileRows(PartedRows):
 
     Attributes
     ----------
-    readings : float
-        How often the features of all rows were read so far.
     n_outputs : int
         Raw predictions that the loss takes for a row.
     """
@@ -84,7 +94,6 @@ class FileRows(PartedRows):
     ) -> None:
         self.blocks = blocks
         self.limit = blocks.memory_limit or _third_of_memory()
-        self.readings = 0.0
         if like is None:
             self.source, self.memory = Features(blocks), Room(0, scratch_folder())
             self._spare: list[Buffers] = []
@@ -97,6 +106,11 @@ class FileRows(PartedRows):
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // self._row_bytes)
+
+    @property
+    def readings(self) -> float:
+        """How often the features were read so far: all bytes that were read, by those of X."""
+        return self.source.read_so_far / max(self.source.size, 1)
 
     def __repr__(self) -> str:
         kind = "sparse" if self.is_sparse else "dense"
@@ -213,7 +227,6 @@ class FileRows(PartedRows):
             if rows.stop == self.parts[k].n_samples:
                 self._check(k, totals)
                 totals = []
-        self.readings += 1.0
 
     def _check(self, k: int, totals: list[tuple[int, ...]]) -> None:
         """Compare the check sums of a part, once."""
@@ -273,25 +286,65 @@ class FileRows(PartedRows):
                 each[:] = b
         return self.vector(out)
 
-    def _seen(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> tuple[Evaluation, list[Seen]]:
-        """All that one reading of X tells: of all rows, and of the rows of each part."""
+    def _seen(
+        self, loss: Any, w: Matrix, b: Vector, guess: Guess
+    ) -> tuple[Evaluation, list[Seen], list[_Kept]]:
+        """All that one reading of X tells: of all rows, and of the rows of each part.
+
+        And some rows themselves, which a gradient may need again.
+        """
+        share = 0.0
+        if guess.kind and not self.is_sparse:
+            share = min(_NEAR, _NEAR_MEMORY * self.limit / max(self.source.size, 1))
         names = range(3)
         out = [[self.memory.empty(part.n_samples) for _ in names] for part in self.parts]
         found: list[list[Any]] = [[] for _ in self.parts]
 
         def work(piece: Piece, k: int, rows: slice) -> Any:
-            _, n_bad, masses, first, second = piece._read(loss, w, b, guess)
-            return n_bad, np.array(masses), first, second
+            ev, n_bad, masses, first, second = piece._read(loss, w, b, guess)
+            near: Any = None
+            if share > 0.0 and n_bad == 0:
+                index = nearest(guess, ev.losses, int(share * piece.n_samples))
+                near = (index + rows.start, piece.X[index]) if index.size else None
+            return (n_bad, np.array(masses), first, second), near
 
-        for k, each in self._visited(work, out):
+        kept: list[_Kept] = [[] for _ in self.parts]
+        for k, (each, near) in self._visited(work, out):
             found[k].append(each)
+            if near is not None:
+                kept[k].append(near)
         seen = []
         for (raw, losses, slopes), each in zip(out, found):
             n_bad, masses, first, second = (sum(values[1:], values[0]) for values in zip(*each))
             ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
             seen.append(Seen(ev, n_bad, (float(masses[0]), float(masses[1])), first, second))
         raw, losses, slopes = (self.vector(each.evaluation[k] for each in seen) for k in (2, 3, 4))
-        return Evaluation(w, b, raw, losses, slopes), seen
+        return Evaluation(w, b, raw, losses, slopes), seen, kept
+
+    def _guess(
+        self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float
+    ) -> tuple[Guess, float]:
+        """A guess of the weights at a point, and the threshold of a sample there.
+
+        The threshold of the last visit, moved as far as that of the sample has moved since.
+        """
+        kind, tau, cap = oracle.guess(nu)
+        if not kind or tau == -np.inf or self.n_samples < 2 * _WITNESSES:
+            return guess_for(self, loss, w, b, oracle, nu), np.nan
+        witness = self._witnesses.oracle(oracle.uncertainty, oracle.divergence)
+        try:
+            witness.weights(self._witnesses.evaluate(loss, w, b).losses, nu)
+        except NonFiniteLossError:
+            return NO_GUESS, np.nan  # the visit says which of all rows are to blame
+        sampled, known = witness.guess(nu)[1], oracle.memory
+        moved = known["anchor"] + (sampled - known["sampled"])
+        tau = sampled if np.isnan(tau) or np.isnan(moved) else moved
+        return Guess(kind, tau, nu, cap), sampled
+
+    @cached_property
+    def _witnesses(self) -> ArrayRows:
+        index = np.arange(_WITNESSES, dtype=np.int64) * self.n_samples // _WITNESSES
+        return self.sample(index)
 
     # ------------------------------------------------------------------------ in and out
 
@@ -343,7 +396,7 @@ class FileRows(PartedRows):
 
     def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
         if raw is None and w.any() and self.visits_once(loss, w.shape[1]):
-            ev, seen = self._seen(loss, w, b, NO_GUESS)
+            ev, seen, _ = self._seen(loss, w, b, NO_GUESS)
             if not any(each.n_bad for each in seen):
                 return ev
             raw = ev.raw  # whoever looks at the losses raises, and says which rows are to blame
@@ -353,13 +406,14 @@ class FileRows(PartedRows):
         """X is read once, and then the rows alone whose weights were not as they were guessed."""
         if not (self.visits_once(loss, w.shape[1]) and w.any()):
             return super().visit(loss, w, b, oracle, nu)
-        guess = guess_for(self, loss, w, b, oracle, nu)
+        guess, sampled = self._guess(loss, w, b, oracle, nu)
         if not guess.kind:
             return super().visit(loss, w, b, oracle, nu)
-        ev, seen = self._seen(loss, w, b, guess)
+        ev, seen, kept = self._seen(loss, w, b, guess)
         if any(each.n_bad for each in seen):
             self.evaluate(loss, w, b, ev.raw)
         q = oracle.weights(ev.losses, nu)
+        oracle.memory |= {"anchor": oracle.guess(nu)[1], "sampled": sampled}
 
         def corrected(k: int) -> Vector:
             """The gradient of a part: its sums at the guess, and what the weights differ by."""
@@ -373,7 +427,14 @@ class FileRows(PartedRows):
             for share, sums in ((rest.a, found.first), (rest.b, found.second)):
                 if share != 0.0:
                     out += share * sums
-            out[:-1] += part.sum_of(rest.rows, rest.values)
+            left = np.ones(rest.rows.size, dtype=bool)
+            for index, X in kept[k]:
+                a, b = np.searchsorted(rest.rows, (index[0], index[-1] + 1))
+                at = np.searchsorted(index, rest.rows[a:b])
+                known = index[np.minimum(at, index.size - 1)] == rest.rows[a:b]
+                out[:-1] += rest.values[a:b][known] @ X[at[known]].astype(np.float64)
+                left[a:b] = ~known
+            out[:-1] += part.sum_of(rest.rows[left], rest.values[left])
             out[-1] += rest.values.sum()
             return out
 
