@@ -24,6 +24,7 @@ from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
 from drago.rows.base import (
     Evaluation,
     Gradient,
+    Index,
     Matrix,
     NonFiniteLossError,
     RowStore,
@@ -56,6 +57,8 @@ _AHEAD = 1 << 25
 # Operations that read the features of all rows, and those of them that make dense matrices.
 _DENSE = {"weighted_squares", "response_sums", "group_gradients", "plain_hessian"}
 _READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
+# Those that pick some rows.
+_PICK = {"gram", "leverages", "unbent", "class_hessian", "class_diagonal", "class_leverages"}
 
 
 _Kept = list[tuple[Any, Any]]
@@ -200,7 +203,7 @@ class FileRows(PartedRows):
         In the order of the rows, whoever was first: each thread reads some rows and works on them
         while they are in its cache.
         """
-        errors, vectors = np.geterr(), out or [()] * len(self.parts)
+        vectors = out or [()] * len(self.parts)
         n, ahead = self.n_samples, max(1, _AHEAD // self.source.row_bytes)
 
         def go(k: int, rows: slice) -> tuple[Any, tuple[int, ...]]:
@@ -213,14 +216,13 @@ class FileRows(PartedRows):
             sums: tuple[int, ...] = ()
             if k not in self._checked:
                 sums = tuple(checksum(each) for each in (_arrays(X)))
-            with limited(1), np.errstate(**errors):
-                found = work(Piece(part, X, rows, vectors[k]), k, rows)
+            found = work(Piece(part, X, rows, vectors[k]), k, rows)
             self._spare.append(buffers)
             return found, sums
 
         totals: list[tuple[int, ...]] = []
         turns = [(k, rows) for k, part in enumerate(self.parts) for rows in part.cuts(is_dense)]
-        for (k, rows), (found, sums) in zip(turns, _in_order(go, turns, self._threads)):
+        for (k, rows), (found, sums) in zip(turns, self._in_threads(go, turns)):
             poll()
             yield k, found
             totals.append(sums)
@@ -254,15 +256,28 @@ class FileRows(PartedRows):
         if name in _READ:
             return self._read_each(name, arguments)
         keep = self.memory.kept if _KINDS.get(name) == "map" else _as_it_is
-        return [
-            keep(
-                getattr(part, name)(
-                    *(_part(value, k) for value in arguments),
-                    **{key: _part(value, k) for key, value in settings.items()},
-                )
+
+        def work(k: int) -> Any:
+            return getattr(self.parts[k], name)(
+                *(_part(value, k) for value in arguments),
+                **{key: _part(value, k) for key, value in settings.items()},
             )
-            for k, part in enumerate(self.parts)
-        ]
+
+        turns = [(k,) for k in range(len(self.parts))]
+        found = self._in_threads(work, turns) if name in _PICK else (work(k) for (k,) in turns)
+        return [keep(each) for each in found]
+
+    def _in_threads(
+        self, work: Callable[..., Any], turns: Sequence[tuple[Any, ...]]
+    ) -> Iterator[Any]:
+        """What `work` returns for each, in their order."""
+        errors = np.geterr()
+
+        def go(*turn: Any) -> Any:
+            with limited(1), np.errstate(**errors):
+                return work(*turn)
+
+        return _in_order(go, turns, self._threads)
 
     def _read_each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
         """A sum or a maximum over all rows, from those of a few rows each."""
@@ -353,6 +368,9 @@ class FileRows(PartedRows):
         out = self.memory.empty((self.n_samples, *parts[0].shape[1:]), parts[0].dtype)
         return np.concatenate(parts, out=out)
 
+    def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
+        return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
+
     def imported(self, array: Any) -> RowVector:
         return self.vector(self.memory.kept(part.copy()) for part in super().imported(array).parts)
 
@@ -438,7 +456,7 @@ class FileRows(PartedRows):
             out[-1] += rest.values.sum()
             return out
 
-        gradients = list(_in_order(corrected, [(k,) for k in range(len(seen))], self._threads))
+        gradients = list(self._in_threads(corrected, [(k,) for k in range(len(seen))]))
         g = sum(gradients[1:], gradients[0])
         return Visit(ev, q, Gradient(g[:-1, None], g[-1:]))
 
