@@ -7,7 +7,7 @@ visit    a visit to all rows (losses, weights and gradient) beside ``cat FILE > 
          file fits it. `speed` is the time of `cat` over that of the visit
 solve    a certified solve with the rows in files and in memory, in turn
 memory   a solve in a process of its own under RLIMIT_DATA, of which RssAnon + RssShmem is sampled;
-         `readings` counts how often all features were read
+         `readings` are the bytes of features that were read, by all of them
 
 The files are made here, in float32; removed unless --folder is given, and used again then.
 """
@@ -138,7 +138,7 @@ def solve(options: argparse.Namespace) -> list[dict[str, Any]]:
     table = Table(
         {"rows": "9d", "features": "8d", "tol": "7.0e"}
         | dict.fromkeys(("memory_s", "files_s"), "8.2f")
-        | {"ratio": "6.2f", "readings": "8.0f", "difference": "10.1e"}
+        | {"ratio": "6.2f", "readings": "8.2f", "difference": "10.1e"}
     )
     for n, d in shapes(options):
         blocks = make_blocks(options.folder, n, d, options.limit)
@@ -196,7 +196,7 @@ def memory(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Peaks of memory of a process that solves, under a limit."""
     table = Table(
         {"rows": "9d", "features": "8d", "GB": "6.2f", "limit_GB": "8.2f", "hard_GB": "7.2f"}
-        | {"peak_GB": "7.2f", "spilled_GB": "10.2f", "seconds": "7.1f", "readings": "8.0f"}
+        | {"peak_GB": "7.2f", "spilled_GB": "10.2f", "seconds": "7.1f", "readings": "8.2f"}
         | {"rel_gap": "8.1e", "status": "8s"}
     )
     limit = options.limit or 2 << 30

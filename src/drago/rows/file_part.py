@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -37,6 +38,11 @@ class Features:
     Parameters
     ----------
     blocks : Blocks
+
+    Attributes
+    ----------
+    size, read_so_far : int
+        Bytes of all of them, and those that were read so far, some of them again and again.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -48,6 +54,8 @@ class Features:
             self.row_bytes = max(1, 12 * self.columns[0].shape[0] // blocks.n_samples)
         else:
             self.row_bytes = max(1, self.n_features * self.dtype.itemsize)
+        self.size = sum(math.prod(each.shape) * each.dtype.itemsize for each in self.columns[:2])
+        self.read_so_far, self._lock = 0, threading.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,6 +75,7 @@ class Features:
         room: Callable[..., Any] = np.empty if buffers is None else buffers.array
         if not self.is_sparse:
             X = self.columns[0]
+            self._count((stop - start) * self.row_bytes)
             return X.read(start, stop, room((stop - start, self.n_features), X.dtype))
         from scipy.sparse import csr_array
 
@@ -77,7 +86,12 @@ class Features:
         values = data.read(first, last, room((last - first,), data.dtype))
         places = indices.read(first, last, room((last - first,), indices.dtype))
         local = (ends - first).astype(indices.dtype)
+        self._count(values.nbytes + places.nbytes)
         return csr_array((values, places, local), shape=(stop - start, self.n_features))
+
+    def _count(self, size: int) -> None:
+        with self._lock:  # readers are threads
+            self.read_so_far += size
 
     def expect(self, start: int, stop: int) -> None:
         """Have the system read ahead; of CSR, whose ranges are not known yet, as it likes."""

@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,17 @@ from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
 from drago.rows.base import (
     Evaluation,
     Gradient,
+    Index,
     Matrix,
+    NonFiniteLossError,
     RowStore,
     RowVector,
     Vector,
     Visit,
 )
 from drago.rows.file_part import Buffers, Features, FilePart, Piece
-from drago.rows.guessed import rest_after
+from drago.rows.guessed import nearest, rest_after
+from drago.rows.memory import ArrayRows
 from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
@@ -43,11 +47,22 @@ _NEGLIGIBLE = 1e-200
 _TAKEN, _VECTORS = 0.25, 0.5
 # What a sort of all losses takes, in bytes a row.
 _SORTED = 64
+# Rows that tell how far the threshold of all rows has moved.
+_WITNESSES = 1 << 13
+# Shares of the rows, and of the memory limit, that are kept from a visit: those nearest to where
+# the weights change their kind.
+_NEAR, _NEAR_MEMORY = 0.02, 1 / 16
 # Bytes that the system is asked to read ahead.
 _AHEAD = 1 << 25
 # Operations that read the features of all rows, and those of them that make dense matrices.
 _DENSE = {"weighted_squares", "response_sums", "group_gradients", "plain_hessian"}
 _READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
+# Those that pick some rows.
+_PICK = {"gram", "leverages", "unbent", "class_hessian", "class_diagonal", "class_leverages"}
+
+
+_Kept = list[tuple[Any, Any]]
+"""Numbers of some rows of a part, and their features."""
 
 
 class FileRows(PartedRows):
@@ -65,8 +80,6 @@ class FileRows(PartedRows):
 
     Attributes
     ----------
-    readings : float
-        How often the features of all rows were read so far.
     n_outputs : int
         Raw predictions that the loss takes for a row.
     """
@@ -84,7 +97,6 @@ class FileRows(PartedRows):
     ) -> None:
         self.blocks = blocks
         self.limit = blocks.memory_limit or _third_of_memory()
-        self.readings = 0.0
         if like is None:
             self.source, self.memory = Features(blocks), Room(0, scratch_folder())
             self._spare: list[Buffers] = []
@@ -97,6 +109,11 @@ class FileRows(PartedRows):
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // self._row_bytes)
+
+    @property
+    def readings(self) -> float:
+        """How often the features were read so far: all bytes that were read, by those of X."""
+        return self.source.read_so_far / max(self.source.size, 1)
 
     def __repr__(self) -> str:
         kind = "sparse" if self.is_sparse else "dense"
@@ -186,7 +203,7 @@ class FileRows(PartedRows):
         In the order of the rows, whoever was first: each thread reads some rows and works on them
         while they are in its cache.
         """
-        errors, vectors = np.geterr(), out or [()] * len(self.parts)
+        vectors = out or [()] * len(self.parts)
         n, ahead = self.n_samples, max(1, _AHEAD // self.source.row_bytes)
 
         def go(k: int, rows: slice) -> tuple[Any, tuple[int, ...]]:
@@ -199,21 +216,19 @@ class FileRows(PartedRows):
             sums: tuple[int, ...] = ()
             if k not in self._checked:
                 sums = tuple(checksum(each) for each in (_arrays(X)))
-            with limited(1), np.errstate(**errors):
-                found = work(Piece(part, X, rows, vectors[k]), k, rows)
+            found = work(Piece(part, X, rows, vectors[k]), k, rows)
             self._spare.append(buffers)
             return found, sums
 
         totals: list[tuple[int, ...]] = []
         turns = [(k, rows) for k, part in enumerate(self.parts) for rows in part.cuts(is_dense)]
-        for (k, rows), (found, sums) in zip(turns, _in_order(go, turns, self._threads)):
+        for (k, rows), (found, sums) in zip(turns, self._in_threads(go, turns)):
             poll()
             yield k, found
             totals.append(sums)
             if rows.stop == self.parts[k].n_samples:
                 self._check(k, totals)
                 totals = []
-        self.readings += 1.0
 
     def _check(self, k: int, totals: list[tuple[int, ...]]) -> None:
         """Compare the check sums of a part, once."""
@@ -241,15 +256,28 @@ class FileRows(PartedRows):
         if name in _READ:
             return self._read_each(name, arguments)
         keep = self.memory.kept if _KINDS.get(name) == "map" else _as_it_is
-        return [
-            keep(
-                getattr(part, name)(
-                    *(_part(value, k) for value in arguments),
-                    **{key: _part(value, k) for key, value in settings.items()},
-                )
+
+        def work(k: int) -> Any:
+            return getattr(self.parts[k], name)(
+                *(_part(value, k) for value in arguments),
+                **{key: _part(value, k) for key, value in settings.items()},
             )
-            for k, part in enumerate(self.parts)
-        ]
+
+        turns = [(k,) for k in range(len(self.parts))]
+        found = self._in_threads(work, turns) if name in _PICK else (work(k) for (k,) in turns)
+        return [keep(each) for each in found]
+
+    def _in_threads(
+        self, work: Callable[..., Any], turns: Sequence[tuple[Any, ...]]
+    ) -> Iterator[Any]:
+        """What `work` returns for each, in their order."""
+        errors = np.geterr()
+
+        def go(*turn: Any) -> Any:
+            with limited(1), np.errstate(**errors):
+                return work(*turn)
+
+        return _in_order(go, turns, self._threads)
 
     def _read_each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
         """A sum or a maximum over all rows, from those of a few rows each."""
@@ -273,25 +301,65 @@ class FileRows(PartedRows):
                 each[:] = b
         return self.vector(out)
 
-    def _seen(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> tuple[Evaluation, list[Seen]]:
-        """All that one reading of X tells: of all rows, and of the rows of each part."""
+    def _seen(
+        self, loss: Any, w: Matrix, b: Vector, guess: Guess
+    ) -> tuple[Evaluation, list[Seen], list[_Kept]]:
+        """All that one reading of X tells: of all rows, and of the rows of each part.
+
+        And some rows themselves, which a gradient may need again.
+        """
+        share = 0.0
+        if guess.kind and not self.is_sparse:
+            share = min(_NEAR, _NEAR_MEMORY * self.limit / max(self.source.size, 1))
         names = range(3)
         out = [[self.memory.empty(part.n_samples) for _ in names] for part in self.parts]
         found: list[list[Any]] = [[] for _ in self.parts]
 
         def work(piece: Piece, k: int, rows: slice) -> Any:
-            _, n_bad, masses, first, second = piece._read(loss, w, b, guess)
-            return n_bad, np.array(masses), first, second
+            ev, n_bad, masses, first, second = piece._read(loss, w, b, guess)
+            near: Any = None
+            if share > 0.0 and n_bad == 0:
+                index = nearest(guess, ev.losses, int(share * piece.n_samples))
+                near = (index + rows.start, piece.X[index]) if index.size else None
+            return (n_bad, np.array(masses), first, second), near
 
-        for k, each in self._visited(work, out):
+        kept: list[_Kept] = [[] for _ in self.parts]
+        for k, (each, near) in self._visited(work, out):
             found[k].append(each)
+            if near is not None:
+                kept[k].append(near)
         seen = []
         for (raw, losses, slopes), each in zip(out, found):
             n_bad, masses, first, second = (sum(values[1:], values[0]) for values in zip(*each))
             ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
             seen.append(Seen(ev, n_bad, (float(masses[0]), float(masses[1])), first, second))
         raw, losses, slopes = (self.vector(each.evaluation[k] for each in seen) for k in (2, 3, 4))
-        return Evaluation(w, b, raw, losses, slopes), seen
+        return Evaluation(w, b, raw, losses, slopes), seen, kept
+
+    def _guess(
+        self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float
+    ) -> tuple[Guess, float]:
+        """A guess of the weights at a point, and the threshold of a sample there.
+
+        The threshold of the last visit, moved as far as that of the sample has moved since.
+        """
+        kind, tau, cap = oracle.guess(nu)
+        if not kind or tau == -np.inf or self.n_samples < 2 * _WITNESSES:
+            return guess_for(self, loss, w, b, oracle, nu), np.nan
+        witness = self._witnesses.oracle(oracle.uncertainty, oracle.divergence)
+        try:
+            witness.weights(self._witnesses.evaluate(loss, w, b).losses, nu)
+        except NonFiniteLossError:
+            return NO_GUESS, np.nan  # the visit says which of all rows are to blame
+        sampled, known = witness.guess(nu)[1], oracle.memory
+        moved = known["anchor"] + (sampled - known["sampled"])
+        tau = sampled if np.isnan(tau) or np.isnan(moved) else moved
+        return Guess(kind, tau, nu, cap), sampled
+
+    @cached_property
+    def _witnesses(self) -> ArrayRows:
+        index = np.arange(_WITNESSES, dtype=np.int64) * self.n_samples // _WITNESSES
+        return self.sample(index)
 
     # ------------------------------------------------------------------------ in and out
 
@@ -299,6 +367,9 @@ class FileRows(PartedRows):
         parts = [np.asarray(part) for part in values.parts]
         out = self.memory.empty((self.n_samples, *parts[0].shape[1:]), parts[0].dtype)
         return np.concatenate(parts, out=out)
+
+    def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
+        return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
 
     def imported(self, array: Any) -> RowVector:
         return self.vector(self.memory.kept(part.copy()) for part in super().imported(array).parts)
@@ -343,7 +414,7 @@ class FileRows(PartedRows):
 
     def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
         if raw is None and w.any() and self.visits_once(loss, w.shape[1]):
-            ev, seen = self._seen(loss, w, b, NO_GUESS)
+            ev, seen, _ = self._seen(loss, w, b, NO_GUESS)
             if not any(each.n_bad for each in seen):
                 return ev
             raw = ev.raw  # whoever looks at the losses raises, and says which rows are to blame
@@ -353,13 +424,14 @@ class FileRows(PartedRows):
         """X is read once, and then the rows alone whose weights were not as they were guessed."""
         if not (self.visits_once(loss, w.shape[1]) and w.any()):
             return super().visit(loss, w, b, oracle, nu)
-        guess = guess_for(self, loss, w, b, oracle, nu)
+        guess, sampled = self._guess(loss, w, b, oracle, nu)
         if not guess.kind:
             return super().visit(loss, w, b, oracle, nu)
-        ev, seen = self._seen(loss, w, b, guess)
+        ev, seen, kept = self._seen(loss, w, b, guess)
         if any(each.n_bad for each in seen):
             self.evaluate(loss, w, b, ev.raw)
         q = oracle.weights(ev.losses, nu)
+        oracle.memory |= {"anchor": oracle.guess(nu)[1], "sampled": sampled}
 
         def corrected(k: int) -> Vector:
             """The gradient of a part: its sums at the guess, and what the weights differ by."""
@@ -373,11 +445,18 @@ class FileRows(PartedRows):
             for share, sums in ((rest.a, found.first), (rest.b, found.second)):
                 if share != 0.0:
                     out += share * sums
-            out[:-1] += part.sum_of(rest.rows, rest.values)
+            left = np.ones(rest.rows.size, dtype=bool)
+            for index, X in kept[k]:
+                a, b = np.searchsorted(rest.rows, (index[0], index[-1] + 1))
+                at = np.searchsorted(index, rest.rows[a:b])
+                known = index[np.minimum(at, index.size - 1)] == rest.rows[a:b]
+                out[:-1] += rest.values[a:b][known] @ X[at[known]].astype(np.float64)
+                left[a:b] = ~known
+            out[:-1] += part.sum_of(rest.rows[left], rest.values[left])
             out[-1] += rest.values.sum()
             return out
 
-        gradients = list(_in_order(corrected, [(k,) for k in range(len(seen))], self._threads))
+        gradients = list(self._in_threads(corrected, [(k,) for k in range(len(seen))]))
         g = sum(gradients[1:], gradients[0])
         return Visit(ev, q, Gradient(g[:-1, None], g[-1:]))
 

@@ -53,6 +53,24 @@ def rest_after(
     return Rest(a, b, np.concatenate(index), np.concatenate(values))
 
 
+def nearest(guess: Any, losses: Vector, count: int) -> npt.NDArray[np.int64]:
+    """Rows whose weights are the first to be another combination where the guess is not right.
+
+    Those nearest to the thresholds at which a weight reaches 0 or the cap, in ascending order.
+    """
+    if guess.kind == _CHI2:
+        edges = [guess.tau, guess.tau + guess.nu * guess.cap]
+    else:
+        edges = [guess.tau + guess.nu * float(np.log(guess.cap))]
+    away = [np.abs(losses - edge) for edge in edges if np.isfinite(edge)]
+    if not away or count == 0:
+        return np.empty(0, dtype=np.int64)
+    distance = np.minimum.reduce(away)
+    if count >= losses.size:
+        return np.arange(losses.size)
+    return np.sort(np.argpartition(distance, count)[:count])
+
+
 def _weights(guess: Any, p: Vector, losses: Vector) -> tuple[Vector, Vector]:
     x = (losses - guess.tau) * (1.0 / guess.nu)
     if guess.kind == _CHI2:

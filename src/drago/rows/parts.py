@@ -165,11 +165,15 @@ class PartedRows(Part):
         return self.imported(check_vector(name, values, kept.size)[kept])
 
     def sample(self, index: Index) -> Any:
-        pieces = [self.parts[k].pieces(some) for k, some in self._local(index)]
+        pieces = self._pieces(self._local(index))
         found: list[Any] = [None if each[0] is None else _stacked(each) for each in zip(*pieces)]
         X, y, p, groups, baseline = found
         groups = None if groups is None else check_groups(groups, p.size)
         return ArrayRows(X, y, p / p.sum(), groups, baseline)
+
+    def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
+        """What some rows of some parts are made of."""
+        return [self.parts[k].pieces(index) for k, index in some]
 
     def take(self, index: Index) -> RowStore:
         return self.sample(index)

@@ -24,8 +24,9 @@ class SearchOracle(AtomOracle):
         # A cap that no weight can reach is none.
         self.cap = cap if cap * rows.extremes(rows.p)[0] < 1.0 else math.inf
         # Where the last search ended: its threshold (theta of a KL ball), how far that had moved,
-        # and the price.
-        self.memory = {**self.memory, "threshold": math.nan, "moved": math.nan, "price": math.nan}
+        # and the price. And where the last visit did: the threshold of all rows, and of a sample.
+        names = ("threshold", "moved", "price", "anchor", "sampled")
+        self.memory = {**self.memory, **dict.fromkeys(names, math.nan)}
 
     @staticmethod
     def takes(uncertainty: Any) -> bool:
