@@ -39,6 +39,7 @@ from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
 from drago.rows.threads import limited, threads_for
+from drago.sources.memory import as_bytes
 
 # Share of the total weight below which a row counts as dropped: its inverse must be finite.
 _NEGLIGIBLE = 1e-200
@@ -96,7 +97,7 @@ class FileRows(PartedRows):
         like: FileRows | None = None,
     ) -> None:
         self.blocks = blocks
-        self.limit = blocks.memory_limit or _third_of_memory()
+        self.limit = as_bytes(blocks.memory_limit)
         if like is None:
             self.source, self.memory = Features(blocks), Room(0, scratch_folder())
             self._spare: list[Buffers] = []
@@ -494,7 +495,3 @@ def _arrays(X: Any) -> tuple[Any, ...]:
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def _third_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 3

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago.files.disk import is_in_memory as is_in_memory
+
 Array = npt.NDArray[Any]
 
 # Bytes of a file, at least: few files, since each of them stays open.
@@ -129,18 +131,3 @@ def scratch_folder() -> str:
     if "TMPDIR" not in os.environ and is_in_memory(folder) and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
     return folder
-
-
-def is_in_memory(folder: str) -> bool:
-    """Whether a folder is on a tmpfs, as far as can be told."""
-    best, kind = "", ""
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
-            for line in mounts:
-                place, name = line.split()[1:3]
-                inside = (os.path.realpath(folder) + "/").startswith(place.rstrip("/") + "/")
-                if inside and len(place) >= len(best):
-                    best, kind = place, name
-    except OSError:
-        return False
-    return kind in ("tmpfs", "ramfs")

@@ -20,6 +20,7 @@ from typing import Any
 
 from drago import datasets
 from drago.files.archive import FileKind, State
+from drago.files.disk import is_in_memory
 from drago.sources.memory import as_text
 
 FORMAT = 1
@@ -154,23 +155,6 @@ def failed(cache_dir: str, error: OSError) -> CacheError:
         f"the block cache in {cache_dir} could not be written: {reason}. Nothing of it was left "
         "there; give cache_dir= a folder on a disk with room that you may write to."
     )
-
-
-def is_in_memory(path: str) -> bool:
-    """Whether a folder is on a file system without a disk, as far as the system says."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-        path = os.path.realpath(path)
-    except OSError:
-        return False
-    kind, longest = "", -1
-    for mount in mounts:
-        _, place, name = mount.split(" ")[:3]
-        place = place.replace("\\040", " ")
-        inside = path == place or path.startswith(place.rstrip("/") + "/")
-        if inside and len(place) >= longest:
-            kind, longest = name, len(place)
-    return kind in ("tmpfs", "ramfs")
 
 
 def _kept(cache_dir: str, digest: str) -> str:
