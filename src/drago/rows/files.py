@@ -46,8 +46,8 @@ _NEGLIGIBLE = 1e-200
 # Shares of the memory limit: for rows that are taken out, and for vectors. What is left is for what
 # is computed with them.
 _TAKEN, _VECTORS = 0.25, 0.5
-# What a sort of all losses takes, in bytes a row.
-_SORTED = 64
+# What a sort of all losses takes, and the vectors of a solve, in bytes a row.
+_SORTED, _SOLVED = 64, 120
 # Rows that tell how far the threshold of all rows has moved.
 _WITNESSES = 1 << 13
 # Shares of the rows, and of the memory limit, that are kept from a visit: those nearest to where
@@ -109,7 +109,8 @@ class FileRows(PartedRows):
         parts = self._open(loss) if parts is None else parts
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
-        self.most_part = max(self.least_part, int(_TAKEN * self.limit) // self._row_bytes)
+        row = self.source.row_bytes + _SOLVED
+        self.most_part = max(self.least_part, int(_TAKEN * self.limit) // row)
 
     @property
     def readings(self) -> float:
@@ -128,10 +129,6 @@ class FileRows(PartedRows):
     @property
     def _edges(self) -> list[tuple[int, int]]:
         return list(itertools.pairwise((0, *self.blocks.ends)))
-
-    @property
-    def _row_bytes(self) -> int:
-        return self.source.row_bytes + 24
 
     def _open(self, loss: Any) -> list[FilePart]:
         """The parts, with all that is read once: targets, weights, groups and baselines."""
