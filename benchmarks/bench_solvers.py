@@ -13,6 +13,10 @@ left out.
 
     DRAGO_DATA_DIR=... python benchmarks/bench_solvers.py [--csv FILE] [--resume] [--no-baselines]
     python benchmarks/bench_solvers.py --report [--rule] [--csv FILE]
+    python benchmarks/bench_solvers.py --unseen --no-baselines --csv FILE
+
+`--unseen` poses problems on data sets that the rule of auto was not fitted on: the real ones of
+`suite.py`, more features than rows, sparse ones like texts, and drawn ones of other shapes.
 
 The first writes the CSV file, a row a problem and method, and draws performance profiles beside
 it. `--report` measures nothing: it reads the file and prints who was how fast how often; with
@@ -161,14 +165,53 @@ def sources() -> list[Source]:
     ]
 
 
-def grid() -> list[tuple[Source, list[Case]]]:
-    """The problems, by data set.
+def of_suite(name: str) -> Dataset:
+    """One of the real data sets of `suite.py`, its features standardised."""
+    import numpy as np
+    import suite
+
+    data = suite.load(name)
+    X = np.asarray(data.X, dtype=np.float64)
+    X = (X - X.mean(0)) / X.std(0)
+    task = "binary" if data.task == "classification" else "regression"
+    return Dataset(name, task, np.ascontiguousarray(X), np.asarray(data.y, dtype=np.float64))
+
+
+def unseen() -> list[Source]:
+    """Data sets that the rule of auto was not fitted on, whatever the seed or the shape."""
+    import suite
+
+    more = partial(drawn, random_state=1)
+    return [
+        *(Source(name, partial(of_suite, name), 3) for name in suite.MAKERS),
+        more("regression", 3e2, 2000, 3),
+        more("binary", 5e2, 3000, 3, 1e2),
+        more("multiclass", 4e2, 1000, 3),
+        more("regression", 3e3, 30, 3, 1e2),
+        more("regression", 2e3, 8, 3, tail_heaviness=0.5),
+        more("binary", 5e3, 10, 3),
+        more("multiclass", 3e3, 40, 3, n_classes=8),
+        more("multiclass", 3e4, 60, 3, 10.0, n_classes=12),
+        more("regression", 5e4, 100, 3),
+        more("binary", 5e4, 100, 3, 1e2),
+        more("regression", 3e5, 30, 3, 1e2),
+        more("binary", 3e5, 30, 3),
+        more("multiclass", 2e5, 10, 3, n_classes=4),
+        more("binary", 2e3, 20000, 3, density=0.01),
+        more("multiclass", 2e4, 5000, 3, density=0.005, n_classes=4),
+        more("regression", 1e5, 100_000, 3, density=3e-4),
+        more("binary", 1e5, 100_000, 3, density=3e-4),
+    ]
+
+
+def grid(kept: list[Source] | None = None) -> list[tuple[Source, list[Case]]]:
+    """The problems, by data set; those that the rule was fitted on unless told otherwise.
 
     The lists of settings are gone through side by side; as their lengths have no common divisor,
     each entry of one meets each of the others.
     """
     found, k = [], 0
-    for source in sources():
+    for source in sources() if kept is None else kept:
         cases = []
         for _ in range(source.count):
             name, uncertainty, divergence = SETS[k % len(SETS)]
@@ -194,7 +237,7 @@ QUICK = ("yacht", "concrete", "power", "wine", "breast_cancer", "regression-1e3x
 
 def chosen(options: argparse.Namespace) -> list[tuple[Source, list[Case]]]:
     """The part of the grid that was asked for."""
-    found = grid()
+    found = grid(unseen()) if options.unseen else grid()
     if options.quick:
         found = [(source, cases[:2]) for source, cases in found if source.name in QUICK]
     if options.only:
@@ -477,14 +520,14 @@ def ratios(rows: Rows, tol: str) -> Ratios:
     return Ratios(problems, names, values, winners)
 
 
-def as_chosen(rows: Rows) -> Rows:
+def as_chosen(rows: Rows, problems: list[tuple[Source, list[Case]]]) -> Rows:
     """The rows with those of auto replaced by the rows of the method that it takes today.
 
     A rule can be judged so without measuring again, and without the noise between two runs of the
     same method. What is left out is the time of the choice itself.
     """
     out = {key: row for key, row in rows.items() if key[1] != "auto"}
-    for source, cases in grid():
+    for source, cases in problems:
         cases = [case for case in cases if any(case.name == problem for problem, _ in rows)]
         data = source.make() if cases else None
         for case in cases:
@@ -646,6 +689,9 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="problems whose name contains it")
     parser.add_argument("--quick", action="store_true", help="a dozen small problems")
     parser.add_argument(
+        "--unseen", action="store_true", help="data sets that the rule was not fitted on"
+    )
+    parser.add_argument(
         "--patience", type=float, default=20.0, help="times the best time that a solve may take"
     )
     parser.add_argument("--no-baselines", action="store_true", help="the fast methods alone")
@@ -655,7 +701,7 @@ def main() -> None:
         measure(options)
     rows = read(Path(options.csv))
     if options.rule:
-        rows = as_chosen(rows)
+        rows = as_chosen(rows, chosen(options))
     report(rows)
     if options.plot or not options.report:
         plot(rows, Path(options.plot or Path(options.csv).with_suffix(".png")))

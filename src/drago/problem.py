@@ -422,46 +422,42 @@ class DROProblem:
     @cached_property
     def _trivial(self) -> tuple[float, Vector, float]:
         """``P_0``, its intercept, and the size of what cancels in it."""
-        w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
+        problem, w = self._at_zero
         b = np.zeros(self.n_outputs)
-        raw = self.rows.predict(w, b)
+        raw = problem.rows.predict(w, b)
         if self.fit_intercept:
-            b = self._best_intercept(raw, not w.any())
-            raw = self.rows.shift(raw, b)
-        losses = self.evaluate(w, b, raw).losses
-        value = self.primal(w, losses, self.dual_oracle().weights(losses, self.nu))
+            b = best_intercept(problem, raw)
+            raw = problem.rows.shift(raw, b)
+        losses = problem.evaluate(w, b, raw).losses
+        value = problem.primal(w, losses, problem.dual_oracle().weights(losses, self.nu))
         cancelling = 0.0
         if self.baseline is not None:
             cancelling = max(abs(end) for end in self.rows.extremes(losses))
         return value, b, cancelling
 
-    def _best_intercept(self, raw: Any, is_zero: bool) -> Vector:
-        """The best one for raw predictions, which may be all 0."""
-        if self.loss.is_classification and is_zero and not self.uncertainty.is_users:
-            few = self.rows.condensed(max(self.n_outputs, 2))
-            if few is not None:
-                small = self._replace(rows=few)
-                zeros = few.predict(np.zeros((1, 1)), np.zeros(self.n_outputs))
-                return best_intercept(small, zeros)
-        return best_intercept(self, raw)
+    @property
+    def _at_zero(self) -> tuple[DROProblem, Matrix]:
+        """The problem and w = 0 (projected onto W); one row a class where that will do."""
+        w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
+        if w.any() or not self.loss.is_classification or self.uncertainty.is_users:
+            return self, w
+        few = self.rows.condensed(max(self.n_outputs, 2))
+        if few is None:
+            return self, w
+        return self._replace(rows=few), np.zeros((1, self.n_outputs))
 
     @cached_property
     def trivial_loss(self) -> float:
         """The mean of the plain losses of the trivial model."""
-        return self._mean_loss_at_zero()
-
-    def _mean_loss_at_zero(self) -> float:
-        """The mean of the plain losses at w = 0 with its best intercept."""
-        if self.baseline is not None:
-            plain = self._replace(rows=self.rows.with_baseline(None))
-            return plain.trivial_loss
-        w = self.constraint.project(np.zeros((self.n_features, self.n_outputs)))
-        raw = self.rows.predict(w, np.zeros(self.n_outputs))
+        rows = self.rows if self.baseline is None else self.rows.with_baseline(None)
+        mean = CVaR(1.0)
+        plain = self._replace(rows=rows, uncertainty=mean, divergence=mean.match("auto"), nu=1.0)
+        problem, w = plain._at_zero
+        raw = problem.rows.predict(w, np.zeros(self.n_outputs))
         if self.fit_intercept:
-            mean = self._replace(uncertainty=CVaR(1.0), divergence=CVaR(1.0).match("auto"), nu=1.0)
-            raw = self.rows.shift(raw, mean._best_intercept(raw, not w.any()))
-        ev = self.evaluate(w, np.zeros(self.n_outputs), raw)
-        return float(self.rows.dot(self.p, ev.losses))
+            raw = problem.rows.shift(raw, best_intercept(problem, raw))
+        losses = problem.evaluate(w, np.zeros(self.n_outputs), raw).losses
+        return float(problem.rows.dot(problem.p, losses))
 
     # ---------------------------------------------------------------- smaller relatives
 

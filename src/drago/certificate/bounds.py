@@ -175,7 +175,11 @@ def _single_output_bound(
             if left == before:
                 return cost + 0.5 * lambda_**2
             continue
-        leverage = rows.leverages(chosen, loss.concordance * factor.root, problem.fit_intercept)
+        root = loss.concordance * factor.root
+        kappa = rows.leverage_bound(chosen, root, problem.fit_intercept)
+        if kappa * lambda_ <= _LITTLE:
+            return min(best, cost + _self_concordant(lambda_, kappa))
+        leverage = rows.leverages(chosen, root, problem.fit_intercept)
         kappa = max(rows.greatest(leverage), 0.0)
         best = min(best, cost + _self_concordant(lambda_, kappa))
         # Rows of little weight and great leverage do more harm in kappa than good in H.

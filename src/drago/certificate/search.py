@@ -38,6 +38,8 @@ class _BoundRule:
     """With many classes all of them come first, up to so many times a few."""
     approaches: int = 3
     """and next at most so many steps towards the minimum with the Hessian of a few rows."""
+    at_once: float = 0.35
+    """All rows of weight come first where they cost at most so many passes."""
     growth: int = 8
     """Where a bound took too few rows, the next one takes at least so many times as many."""
     good_enough: float = 1.5
@@ -176,6 +178,7 @@ class GapSearch:
         if slack >= self.gap:
             return tried
         cheap = problem.rows.has_cheap_gram(problem.loss)
+        cheap = cheap or curvature_cost(problem, support) <= _RULE.at_once
         size = support if cheap else max(few_rows(problem), _RULE.growth * tried)
         while True:
             limit = min(affordable_rows(problem, self.credit), support)

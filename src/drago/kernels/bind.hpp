@@ -91,8 +91,9 @@ bool read_array(PyObject* source, A& out) {
     int needed = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED;
     if (!std::is_const_v<T>) needed |= NPY_ARRAY_WRITEABLE;
     if (PyArray_NDIM(array) != A::ndim || (PyArray_FLAGS(array) & needed) != needed) return false;
-    if (!is_type<std::remove_const_t<T>>(PyArray_TYPE(array)) || PyArray_ISBYTESWAPPED(array))
-        return false;
+    // PyArray_ISBYTESWAPPED needs the imported API of NumPy from 2.5 on.
+    const bool is_native = PyArray_ISNBO(PyArray_DESCR(array)->byteorder);
+    if (!is_type<std::remove_const_t<T>>(PyArray_TYPE(array)) || !is_native) return false;
     out.entries = static_cast<T*>(PyArray_DATA(array));
     for (int k = 0; k < A::ndim; ++k)
         out.sizes[k] = static_cast<std::size_t>(PyArray_DIMS(array)[k]);

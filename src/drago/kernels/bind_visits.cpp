@@ -1,5 +1,6 @@
 // Visits to rows that read X once.
 #include "bind.hpp"
+#include "gram.hpp"
 #include "visits.hpp"
 
 namespace drago {
@@ -68,6 +69,21 @@ void bind_gather(nb::module_& m) {
 }
 
 template <class T>
+void bind_gram(nb::module_& m) {
+    m.def(
+        "gram",
+        [](Array2<const T> X, Array1<const std::int64_t> index, InArray weight, bool intercept,
+           Index n_threads, Array2<double> out) {
+            const nb::gil_scoped_release released;
+            return gram(view(X), view(index), view(weight), intercept, n_threads, view(out));
+        },
+        "X"_a.noconvert(), "index"_a.noconvert(), "weight"_a.noconvert(), "intercept"_a,
+        "n_threads"_a, "out"_a.noconvert(),
+        "``out`` = the sum of ``weight_i f_i f_i'`` over the rows that are listed, f with a last 1\n"
+        "for an intercept; returns the greatest ``||x_i||^2`` of them.");
+}
+
+template <class T>
 DenseRows<T> dense(Array2<const T> X) {
     return DenseRows<T>(view(X));
 }
@@ -91,6 +107,8 @@ void bind_type(nb::module_& m) {
 void bind_visits(nb::module_& m) {
     bind_type<double>(m);
     bind_type<float>(m);
+    bind_gram<double>(m);
+    bind_gram<float>(m);
     bind_gather<double, double>(m);
     bind_gather<float, float>(m);
     bind_gather<float, double>(m);

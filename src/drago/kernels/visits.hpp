@@ -58,18 +58,20 @@ DRAGO_INLINE Guessed guessed(double tau, double inverse, double cap, double loss
     }
 }
 
-// `f(tag)` with the kind as the type's constant `tag.value`.
-template <class F>
+// `f(tag)` with the kind as the type's constant `tag.value`; without a guess for rows that take none.
+template <class Rows, class F>
 DRAGO_INLINE void with_kind(int kind, F&& f) {
-    if (kind == CHI2_GUESS) return f(std::integral_constant<int, CHI2_GUESS>{});
-    if (kind == KL_GUESS) return f(std::integral_constant<int, KL_GUESS>{});
+    if constexpr (Rows::guesses) {
+        if (kind == CHI2_GUESS) return f(std::integral_constant<int, CHI2_GUESS>{});
+        if (kind == KL_GUESS) return f(std::integral_constant<int, KL_GUESS>{});
+    }
     f(std::integral_constant<int, NO_GUESS>{});
 }
 
 // The rows of a dense matrix.
 template <class T>
 struct DenseRows {
-    using Entry = T;
+    static constexpr bool guesses = true;
     Visited<T> visited;
     Following<T> all;
 
@@ -86,9 +88,10 @@ struct DenseRows {
     }
 };
 
-// The rows of a CSR matrix.
+// The rows of a CSR matrix: so short that a guess costs more than it saves.
 template <class T, class I>
 struct SparseRows {
+    static constexpr bool guesses = false;
     Csr<T, I> X;
 
     Index some() const { return MOST; }
@@ -127,13 +130,49 @@ struct Tally {
     double first = 0.0, second = 0.0;
 };
 
+// What the rows from `start` on, at most MOST of them, add to the sums of a guess.
+template <int kind, class Rows>
+inline void add_guessed(const Rows& rows, Index start, const Guess& guess, In p, In losses,
+                        In slopes, Tally& tally, Out first, Out second) {
+    const Index size = p.size, d = first.size - 1;
+    const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
+    const double *__restrict l = losses.data, *__restrict s = slopes.data;
+    const double* __restrict nominal = p.data;
+    double one[MOST], two[MOST];
+#pragma GCC ivdep
+    for (Index r = 0; r < size; ++r) {
+        const Guessed here = guessed<kind>(tau, inverse, cap, l[r], nominal[r]);
+        one[r] = here.first;
+        two[r] = here.second;
+    }
+    // The rows of weight alone, found without a branch that nobody can foretell.
+    const auto add = [&](const double* weights, double& mass, Out out) DRAGO_INLINED {
+        std::int64_t some[MOST];
+        double share[MOST], product[MOST];
+        Index count = 0;
+        for (Index r = 0; r < size; ++r) {
+            some[count] = start + r;
+            share[count] = weights[r];
+            product[count] = weights[r] * s[r];
+            count += weights[r] != 0.0;
+        }
+        double along = 0.0;
+        for (Index k = 0; k < count; ++k) {
+            mass += share[k];
+            along += product[k];
+        }
+        out[d] += along;
+        rows.template add<false>(some, product, count, out.data);
+    };
+    add(one, tally.first, first);
+    add(two, tally.second, second);
+}
+
 // What a visit to the rows lo to hi adds to `first` and `second`, of one entry more than there are
 // features: the last is the sum without x.
 template <class Rows>
 inline Tally visit_part(const Rows& rows, Index lo, Index hi, const Model& model,
                         const Guess& guess, const Seen& seen, Out first, Out second) {
-    const Index d = first.size - 1;
-    const double inverse = 1.0 / guess.nu;
     Tally tally;
     for (Index start = lo; start < hi; start += rows.some()) {
         const Index size = std::min(rows.some(), hi - start);
@@ -155,40 +194,10 @@ inline Tally visit_part(const Rows& rows, Index lo, Index hi, const Model& model
             const double none = (losses[r] - losses[r]) + (slopes[r] - slopes[r]);
             tally.bad += none != 0.0;
         }
-        if (guess.kind == NO_GUESS) continue;
-        with_kind(guess.kind, [&](auto tag) {
-            double one[MOST], two[MOST];
-            const double *__restrict l = losses.data, *__restrict s = slopes.data;
-            const double* __restrict nominal = p.data;
+        with_kind<Rows>(guess.kind, [&](auto tag) {
             constexpr int kind = decltype(tag)::value;
-#pragma GCC ivdep
-            for (Index r = 0; r < size; ++r) {
-                const Guessed here = guessed<kind>(guess.tau, inverse, guess.cap, l[r], nominal[r]);
-                one[r] = here.first;
-                two[r] = here.second;
-            }
-            const auto [sum, other, along, beside] = sums<4>(size, [&](Index r) DRAGO_INLINED {
-                return std::array<double, 4>{one[r], two[r], one[r] * s[r], two[r] * s[r]};
-            });
-            tally.first += sum;
-            tally.second += other;
-            first[d] += along;
-            second[d] += beside;
-            std::int64_t some[MOST];
-            Index count = 0;
-            for (Index r = 0; r < size; ++r) {  // without a branch that nobody can foretell
-                some[count] = r;
-                count += (one[r] != 0.0) | (two[r] != 0.0);
-            }
-            // To the front, which is behind none that is still to be moved.
-            for (Index k = 0; k < count; ++k) {
-                const Index r = some[k];
-                one[k] = one[r] * s[r];
-                two[k] = two[r] * s[r];
-                some[k] += start;
-            }
-            rows.template add<false>(some, one, count, first.data);
-            if (other > 0.0) rows.template add<false>(some, two, count, second.data);
+            if constexpr (kind != NO_GUESS)
+                add_guessed<kind>(rows, start, guess, p, losses, slopes, tally, first, second);
         });
     }
     return tally;
@@ -315,7 +324,7 @@ template <class Rows>
 inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const Guess& guess,
                            const Weighing& of, const Tally& tally, In first, In second, Out out) {
     const Index m = out.size;
-    with_kind(guess.kind, [&](auto tag) {
+    with_kind<Rows>(guess.kind, [&](auto tag) {
         constexpr int kind = decltype(tag)::value;
         Combined with{1.0, kind == KL_GUESS ? 1.0 : 0.0};
         if constexpr (kind != NO_GUESS) {

@@ -7,18 +7,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, RowStore, Vector
+from drago.rows.threads import threads_for
 
 # Entries of a matrix of rows that are worked on at a time, and of one that stays in the cache.
 _GATHERED = 1 << 18
 _IN_CACHE = 1 << 15
+# Rows that are looked at for each that is wanted.
+_LOOKED_AT = 16
+
+
+def _spread(index: Index, size: int) -> Index:
+    """So many of them, evenly spaced."""
+    return index[np.arange(size, dtype=np.int64) * index.size // size]
 
 
 class Chosen:
     """Some of the rows of `ArrayCurvature`, and their features once they were asked for."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, longest: float = np.inf) -> None:
         self.index = index
+        self.longest = longest  # no norm of a row of these is greater
         self._features: tuple[bool, Matrix] | None = None
 
     def features(self, rows: ArrayCurvature, intercept: bool) -> Matrix:
@@ -46,7 +56,7 @@ class Chosen:
         """Some of them."""
         if mask.all():
             return self
-        other = Chosen(self.index[mask])
+        other = Chosen(self.index[mask], self.longest)
         if self._features is not None:
             other._features = self._features[0], self._features[1][mask]
         return other
@@ -55,6 +65,7 @@ class Chosen:
 class ArrayCurvature(RowStore):
     """What `drago.rows.memory.ArrayRows` knows of curvature."""
 
+    X: Any
     y: Any
 
     def dense(self, index: Index) -> Matrix:
@@ -74,14 +85,20 @@ class ArrayCurvature(RowStore):
         return q * loss.second(self.y, raw)
 
     def heaviest(self, weight: Vector, size: int) -> Chosen:
-        about_equal = np.flatnonzero(weight > 0.5 * weight.max())
-        if about_equal.size > size:
-            return Chosen(about_equal[np.arange(size, dtype=np.int64) * about_equal.size // size])
+        # Of many rows some tell enough of where the weight lies.
+        step, greatest = weight.size // (_LOOKED_AT * size + 1), weight.max()
+        if step > 1:
+            about_equal = step * np.flatnonzero(weight[::step] > 0.5 * greatest)
+            if about_equal.size >= size:
+                return Chosen(_spread(about_equal, size))
         index = np.flatnonzero(weight > 0)
-        if index.size > size:
-            index = index[np.argpartition(-weight[index], size)[:size]]
-            index.sort()
-        return Chosen(index)
+        if index.size <= size:
+            return Chosen(index)
+        weight = weight[index]
+        about_equal = index[weight > 0.5 * greatest]
+        if about_equal.size > size:
+            return Chosen(_spread(about_equal, size))
+        return Chosen(np.sort(index[np.argpartition(-weight, size)[:size]]))
 
     def size(self, chosen: Chosen) -> int:
         return int(chosen.index.size)
@@ -96,6 +113,11 @@ class ArrayCurvature(RowStore):
         """
         index, d = chosen.index, self.n_features
         m = d + int(intercept)
+        if not self.is_sparse and self.X.flags.c_contiguous:
+            out, n_threads = np.empty((m, m)), threads_for(index.size * d)
+            square = kernels.gram(self.X, index, weight, intercept, n_threads, out)
+            chosen.longest = float(np.sqrt(square))
+            return out
         out, step = np.zeros((m, m)), max(64, _IN_CACHE // m)
         for k in range(0, index.size, step):
             part = slice(k, k + step)
@@ -120,6 +142,12 @@ class ArrayCurvature(RowStore):
                 part += root[:, d]
             out[rows] = np.einsum("ij,ij->i", part, part)
         return np.sqrt(out)
+
+    def leverage_bound(self, chosen: Chosen, root: Matrix, intercept: bool) -> float:
+        """By the greatest norm of a row, and what is no less than that of the matrix."""
+        size = np.abs(root)
+        most = min(np.sqrt(size.sum(0).max() * size.sum(1).max()), np.linalg.norm(root))
+        return float(most * np.hypot(chosen.longest, float(intercept)))
 
     def greatest(self, values: Vector) -> float:
         return float(values.max(initial=-np.inf))

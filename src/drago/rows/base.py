@@ -258,6 +258,11 @@ class RowStore:
         raise NotImplementedError
 
     @is_a("greatest")
+    def leverage_bound(self, chosen: Selection, root: Any, intercept: bool) -> float:
+        """What no entry of `leverages` exceeds, if that is known without a visit."""
+        return np.inf
+
+    @is_a("greatest")
     def greatest(self, values: RowVector) -> float:
         """The greatest value; minus infinity where there is none."""
         raise NotImplementedError

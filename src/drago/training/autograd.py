@@ -351,7 +351,8 @@ class AutogradProblem(DROProblem):
         """The stationarity at `origin`."""
         return self._at_origin[1]
 
-    def _mean_loss_at_zero(self) -> float:
+    @cached_property
+    def trivial_loss(self) -> float:
         return float(self.p @ self._origin_losses)
 
     # ------------------------------------------------------------------------ smaller relatives

@@ -8,7 +8,7 @@ import numpy as np
 
 from drago import kernels
 from drago._validation import check_number
-from drago.terms.divergences import Divergence
+from drago.terms.divergences import LONG, Divergence
 from drago.terms.uncertainty.base import (
     EMPTY,
     DualOracle,
@@ -52,8 +52,12 @@ class CVaR(UncertaintySet):
         return np.minimum(1.0 / self.tail_fraction, 1.0 / p)
 
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        above = q - p / self.tail_fraction
-        return 0.0 if above.max() <= 0.0 else float(np.maximum(above, 0.0).sum())
+        cap, total = 1.0 / self.tail_fraction, 0.0
+        for k in range(0, q.size, LONG):  # long temporary arrays are slow
+            above = q[k : k + LONG] - cap * p[k : k + LONG]
+            if above.max() > 0.0:
+                total += float(np.maximum(above, 0.0).sum())
+        return total
 
 
 class Simplex(UncertaintySet):
