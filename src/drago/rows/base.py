@@ -478,10 +478,7 @@ class RowStore:
     def balance(
         self, loss: Any, raw: RowVector, q: RowVector, n_outputs: int
     ) -> tuple[RowVector, float] | None:
-        """Slopes with ``sum_i q_i alpha_i = 0``, and what they cost, ``sum_i q_i young_i``.
-
-        None where the loss knows no conjugate (`drago.terms.losses.Loss.balance`).
-        """
+        """Slopes with ``sum_i q_i alpha_i = 0``, and what they cost (`Loss.balance`), or None."""
         raise NotImplementedError
 
     @is_a("sum")
