@@ -420,7 +420,8 @@ class FileRows(PartedRows):
 
     def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
         """X is read once, and then the rows alone whose weights were not as they were guessed."""
-        if not (self.visits_once(loss, w.shape[1]) and w.any()):
+        # Kernels of CSR rows take no guess: they would leave the sums at it empty.
+        if self.is_sparse or not (self.visits_once(loss, w.shape[1]) and w.any()):
             return super().visit(loss, w, b, oracle, nu)
         guess, sampled = self._guess(loss, w, b, oracle, nu)
         if not guess.kind:
