@@ -94,7 +94,9 @@ def agree(here, there, problem, tol):
     """By the judge of the rows in memory, on the answer from files."""
     assert there.status == here.status == "optimal", (here.message, there.message)
     ours = drago.certify(problem, there.coef, there.intercept, there.dual_weights)
-    assert ours.rel_gap <= tol
+    # A solve may stop by a bound that it found at another point.
+    gap, room = ours.primal - here.dual, tol * (problem.reference[0] - ours.primal)
+    assert ours.rel_gap <= tol or gap <= room
     assert ours.primal == pytest.approx(there.primal, rel=1e-9)
     assert there.dual_weights.shape == (problem.n_samples,)
 

@@ -278,8 +278,12 @@ class FilePart(ArrayPart):
             yield index, rows, Chosen(np.arange(index.size))
 
     def gram(self, chosen: Chosen, weight: Vector, intercept: bool) -> Matrix:
-        few = self._few(chosen)
-        return _sum(rows.gram(every, weight[i], intercept) for i, rows, every in few)
+        found, longest = [], 0.0
+        for i, rows, every in self._few(chosen):
+            found.append(rows.gram(every, weight[i], intercept))
+            longest = max(longest, every.longest)
+        chosen.longest = longest
+        return _sum(found)
 
     def leverages(self, chosen: Chosen, root: Matrix, intercept: bool) -> Vector:
         few = self._few(chosen)
