@@ -133,7 +133,7 @@ def test_classes_know_their_home():
 LAYERS = [
     {"_version", "_validation", "_interrupts", "_frames", "kernels", "files"},
     {"terms", "datasets"},
-    {"oracles"},
+    {"oracles", "sources"},
     {"rows", "intercept"},
     {"problem"},
     {"metric", "certificate", "result"},

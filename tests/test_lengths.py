@@ -234,6 +234,16 @@ TABLE = {
         **of_problem(PROBLEM, np.array),
         "on_all_rows, some": method(lambda: SOME, "on_all_rows", weights=Q[2:]),
     },
+    "from_arrays": {
+        "": call(
+            lambda **given: drago.DROProblem(drago.from_arrays(**given)),
+            X=X,
+            y=Y,
+            sample_weight=WEIGHT,
+            groups=GROUPS,
+            baseline=WEIGHT,
+        ),
+    },
     "certify": {
         "": call(lambda **given: drago.certify(PROBLEM, **given), coef=COEF, dual_weights=P),
     },
@@ -456,6 +466,8 @@ NO_ARRAYS = {
     *("Certificate", "CheckpointError", "L2Ball", "NonNegative", "RobustPath", "WorstCaseReport"),
     *("CollapseWarning", "cross_groups"),  # columns of any number and length
     *("Audit", "Comparison"),
+    *("Source", "SourceChangedError", "CacheError"),
+    *("read_parquet", "from_arrow", "from_batches"),  # columns by name, or a user's own reader
     *("ModelFileError", "SolverResult", "Status", "load", "save", "tune"),
     *("Drago", "LBFGS", "Newton", "SGD", "LSVRG", "Prospect", "GradientDescent", "AGOG"),
     *(f"datasets.{name}" for name in drago.datasets.__all__),
@@ -468,6 +480,7 @@ NO_ROWS = {
     *("n_outputs", "probabilities", "masses", "tail"),  # one array of any length: see below
     *("set_fit_request", "set_score_request", "get_metadata_routing", "set_callbacks"),
     *("to_frame", "get_feature_names_out"),  # found groups
+    "predict_to",  # a source
     *("plot", "from_result"),  # displays
     # A problem's, for solvers: vectors come from its store.
     *("smoothing", "to_public", "evaluate", "visit", "take", "moved", "dual_oracle"),

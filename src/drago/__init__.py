@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from drago.estimators import robust_path as robust_path
     from drago.estimators.collapse import CollapseWarning as CollapseWarning
     from drago.estimators.groups import cross_groups as cross_groups
+    from drago.files.blocks import SourceChangedError as SourceChangedError
     from drago.files.checkpoint import CheckpointError as CheckpointError
     from drago.files.models import ModelFileError as ModelFileError
     from drago.files.models import load as load
@@ -52,6 +53,12 @@ if TYPE_CHECKING:
     from drago.solvers.newton import Newton as Newton
     from drago.solvers.solve import solve as solve
     from drago.solvers.tune import tune as tune
+    from drago.sources.api import from_arrays as from_arrays
+    from drago.sources.api import from_arrow as from_arrow
+    from drago.sources.api import from_batches as from_batches
+    from drago.sources.api import read_parquet as read_parquet
+    from drago.sources.cache import CacheError as CacheError
+    from drago.sources.source import Source as Source
     from drago.terms.constraints import Box as Box
     from drago.terms.constraints import L2Ball as L2Ball
     from drago.terms.constraints import NonNegative as NonNegative
@@ -119,6 +126,13 @@ _HOME = {
     "GradientDescent": "solvers.full_batch",
     "AGOG": "solvers.full_batch",
     "tune": "solvers.tune",
+    "read_parquet": "sources.api",
+    "from_arrays": "sources.api",
+    "from_arrow": "sources.api",
+    "from_batches": "sources.api",
+    "CacheError": "sources.cache",
+    "Source": "sources.source",
+    "SourceChangedError": "files.blocks",
     "CVaR": "terms.uncertainty",
     "Extremile": "terms.uncertainty",
     "ESRM": "terms.uncertainty",

@@ -48,10 +48,11 @@ class DROProblem:
 
     Parameters
     ----------
-    X : array, sparse matrix or torch tensor of shape (n, n_features)
+    X : array, sparse matrix or torch tensor of shape (n, n_features), or a source
         float32 or float64 (anything else becomes float64); sparse formats become CSR. A tensor
-        stays on its device, and so do the vectors of the result (`drago.torch_engine`).
-    y : array of shape (n,)
+        stays on its device, and so do the vectors of the result (`drago.torch_engine`). A source
+        (`drago.read_parquet`, ...) has its own y (with any labels), weights, groups and baseline.
+    y : array of shape (n,), or None for a source
         Numbers for regression, {0, 1} for "logistic", 0..k-1 for "multinomial".
     loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
     uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
@@ -93,7 +94,7 @@ class DROProblem:
     def __init__(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         loss: Any = "squared",
         uncertainty: Any = "cvar",

@@ -19,7 +19,7 @@ import drago
 import twins
 from drago.oracles import search, thresholds
 from drago.oracles.pools import _Pools
-from drago.oracles.search import arrays, rows
+from drago.oracles.rounds import arrays, rows
 from drago.terms.uncertainty import SpectralSet
 from drago.torch_engine import TensorOracle
 

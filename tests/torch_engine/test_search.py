@@ -17,7 +17,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from drago.oracles import search, thresholds
-from drago.oracles.search import BALL, CHI2, KL, VERTEX, arrays, rows
+from drago.oracles.rounds import arrays, rows
+from drago.oracles.search import BALL, CHI2, KL, VERTEX
 
 BOUNDS = {
     VERTEX: (1.7, 10.0, 1e4, math.inf),

@@ -35,10 +35,12 @@ from drago.estimators.data import TrainingData, scaled
 from drago.estimators.groups import as_labels, labels_from, without_columns
 from drago.estimators.presets import as_set, own_baseline
 from drago.estimators.report import WorstCaseReport, make_report
+from drago.estimators.sources import SourceSupport, require_alone
 from drago.loop.messages import warn
 from drago.problem import DROProblem
 from drago.result import SolverResult, Status
 from drago.solvers.solve import solve
+from drago.sources.source import Source
 from drago.terms.losses import Loss
 from drago.terms.uncertainty import as_uncertainty
 
@@ -47,7 +49,7 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
-class DROEstimator(CallbackSupport, BaseEstimator):
+class DROEstimator(SourceSupport, CallbackSupport, BaseEstimator):
     """What both estimators share."""
 
     uncertainty: Any
@@ -211,25 +213,45 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             baseline=data.baseline,
         )
         task = FitTask(self, X, y, metadata, lambda w, b: self._shapes(w, b, X.dtype))
-        result = solve(
+        warm_start = self._start(start, data, problem)
+        result = self._run(problem, task, time.perf_counter() - began, warm_start)
+        q = data.on_all_rows(problem.on_all_rows(result.dual_weights))
+        fitted = self._shapes(result.coef, result.intercept, X.dtype)
+        self.__dict__.pop("source_columns_", None)
+        self._keep(problem, result, q, fitted, levels["uncertainty"], baseline, task)
+
+    def _run(self, problem: DROProblem, task: FitTask, spent: float, start: Any) -> SolverResult:
+        """Solve a problem by the settings of the estimator."""
+        return solve(
             problem,
             self.solver,
             tol=self.tol,
             max_iter=self.max_iter,
             time_limit=self.time_limit,
-            time_spent=time.perf_counter() - began,
+            time_spent=spent,
             random_state=self._seed(),
             callback=task.certificate if task.has_callbacks else None,
-            warm_start=self._start(start, data, problem),
+            warm_start=start,
             n_threads=self._n_threads(),
             verbose=int(self.verbose) if isinstance(self.verbose, bool) else self.verbose,
             device=self.device,
         )
-        q = data.on_all_rows(problem.on_all_rows(result.dual_weights))
-        self.__dict__.update(self._shapes(result.coef, result.intercept, X.dtype))
+
+    def _keep(
+        self,
+        problem: DROProblem,
+        result: SolverResult,
+        q: Vector,
+        fitted: dict[str, Any],
+        uncertainty: Any,
+        baseline: Vector | None,
+        task: FitTask,
+    ) -> None:
+        """Set the fitted attributes, and look at what was found."""
+        self.__dict__.update(fitted)
         self.dual_weights_ = q
         self.dual_gap_ = result.gap
-        self.uncertainty_ = copy.deepcopy(as_uncertainty(levels["uncertainty"]))
+        self.uncertainty_ = copy.deepcopy(as_uncertainty(uncertainty))
         self.baseline_ = baseline
         self.divergence_ = problem.divergence
         self.loss_ = problem.loss
@@ -242,7 +264,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
             raise KeyboardInterrupt(result.message)
         self.skill_ = measure_skill(problem, result, self.time_limit)
         if self.skill_.has_collapsed:
-            warn_of_collapse(self.skill_, baseline is not None)
+            warn_of_collapse(self.skill_, problem.baseline is not None)
 
     def _seed(self) -> int:
         if self.random_state is None:
@@ -274,14 +296,19 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     def _raw_prediction(self, X: Any) -> Matrix:
         """Raw predictions in the dtype of X and the coefficients, shape (n, n_outputs)."""
         check_is_fitted(self)
+        if isinstance(X, Source):
+            return self._raw_of_source(X)
         refuse_masked("X", X)
         X = without_columns(X, self.group_columns)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
         raw = safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True)
         return raw + self.intercept_
 
-    def losses(self, X: Any, y: Any) -> Vector:
-        """The loss of each row, the one that was fitted; shape (n,)."""
+    def losses(self, X: Any, y: Any = None) -> Vector:
+        """The loss of each row, the one that was fitted; shape (n,). A source has its own y."""
+        if isinstance(X, Source):
+            require_alone(X, y=y)
+            return self._gather(X).losses
         raw = np.ascontiguousarray(self._raw_prediction(X), dtype=np.float64)
         refuse_masked("y", y)
         shape = np.shape(y)
@@ -295,7 +322,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
     def worst_case_report(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         groups: Any = None,
         sample_weight: Any = None,
@@ -312,6 +339,7 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         Parameters
         ----------
         X, y : the data, training or held out
+            Or a source, which has its own y, groups, weights and baseline.
         groups : array of shape (n,), optional
             Labels to report losses by; needed for a `Grouped` set. The `group_columns` of a frame
             where there are some.
@@ -329,7 +357,11 @@ class DROEstimator(CallbackSupport, BaseEstimator):
         -------
         WorstCaseReport
         """
-        losses = self.losses(X, y)
+        if isinstance(X, Source):
+            require_alone(X, y=y, groups=groups, sample_weight=sample_weight, baseline=baseline)
+            losses, y, groups, sample_weight, baseline = self._gather(X)
+        else:
+            losses = self.losses(X, y)
         if baseline is None and getattr(self, "baseline_", None) is not None:
             warn(
                 "the model was fitted for the excess over a baseline, but none was given: the "

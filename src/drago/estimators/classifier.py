@@ -13,6 +13,8 @@ from drago._validation import check_sample_weight, shown
 from drago.estimators.base import Array, DROEstimator, Matrix, Vector
 from drago.estimators.callbacks import with_callbacks
 from drago.estimators.data import scaled
+from drago.estimators.sources import require_alone
+from drago.sources.source import Source
 from drago.terms.losses import Logistic, Loss, Multinomial
 
 
@@ -160,7 +162,7 @@ class DROClassifier(ClassifierMixin, DROEstimator):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         groups: Any = None,
         baseline: Any = None,
@@ -169,7 +171,9 @@ class DROClassifier(ClassifierMixin, DROEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix or frame of shape (n, n_features)
+        X : array, sparse matrix or frame of shape (n, n_features), or a source
+            A source (`drago.read_parquet` and its like) has its own y, weights, groups and
+            baseline, and need not fit memory.
         y : array of shape (n,)
             Labels of any kind.
         sample_weight : array of shape (n,), optional
@@ -186,6 +190,11 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         self
         """
         with self._all_or_nothing():
+            if isinstance(X, Source):
+                self._fit_source(
+                    X, y=y, sample_weight=sample_weight, groups=groups, baseline=baseline
+                )
+                return self
             X, groups = self._take_groups(X, groups)
             X, y = self._check_data(X, y)
             check_classification_targets(y)
@@ -241,13 +250,19 @@ class DROClassifier(ClassifierMixin, DROEstimator):
 
     def predict(self, X: Any) -> Array:
         """The most probable label of each row."""
-        raw = self._raw_prediction(X)
-        best = (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
-        return self.classes_[best]
+        return self._labels(self._raw_prediction(X))
+
+    def _labels(self, raw: Matrix) -> Array:
+        return self.classes_[self._best(raw)]
+
+    def _best(self, raw: Matrix) -> Array:
+        return (raw[:, 0] > 0).astype(np.intp) if raw.shape[1] == 1 else raw.argmax(axis=1)
 
     def predict_log_proba(self, X: Any) -> Matrix:
         """Logarithms of the classes' probabilities, shape (n, n_classes)."""
-        raw = self._raw_prediction(X)
+        return self._log_shares(self._raw_prediction(X))
+
+    def _log_shares(self, raw: Matrix) -> Matrix:
         if raw.shape[1] == 1:
             raw = np.hstack([np.zeros_like(raw), raw])
         top = raw.max(axis=1, keepdims=True)
@@ -256,6 +271,13 @@ class DROClassifier(ClassifierMixin, DROEstimator):
     def predict_proba(self, X: Any) -> Matrix:
         """The classes' probabilities, shape (n, n_classes)."""
         return np.exp(self.predict_log_proba(X))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The share of the rows whose label is predicted; by the weights of a source for one."""
+        if isinstance(X, Source):
+            require_alone(X, y=y, sample_weight=sample_weight)
+            return self._score_source(X)
+        return super().score(X, y, sample_weight)
 
     def _encode(self, y: Array) -> Array:
         try:

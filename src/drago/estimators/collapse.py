@@ -57,7 +57,6 @@ def measure_skill(
     Parameters
     ----------
     problem : DROProblem
-        On arrays.
     result : SolverResult
         Its solution.
     time_limit : float, optional
@@ -69,7 +68,7 @@ def measure_skill(
     plain = problem
     if problem.baseline is not None:
         plain = problem._replace(rows=problem.rows.with_baseline(None))
-    if problem.n_samples > MOST_ROWS:
+    if problem.n_samples > MOST_ROWS or not hasattr(problem.rows, "X"):  # rows in files
         part = plain.take(subsample(problem, MOST_ROWS))
         plain = part if part.n_classes == plain.n_classes else plain
     is_whole = plain.n_samples == problem.n_samples
@@ -82,7 +81,8 @@ def measure_skill(
         return Skill(np.nan, np.nan)
 
     def skill(coef: Any, intercept: Any) -> float:
-        return 1.0 - float(plain.rows.dot(plain.p, plain.losses(coef, intercept))) / constant
+        losses = plain.evaluate(*plain.to_internal(coef, intercept)).losses
+        return 1.0 - float(plain.rows.dot(plain.p, losses)) / constant
 
     own = skill(result.coef, result.intercept)
     if own >= SHARE or not np.isfinite(own):

@@ -30,6 +30,7 @@ from drago.estimators.regressor import DRORegressor
 class _ChosenByCV:
     """The choice of the levels, before the fit on all rows."""
 
+    takes_sources = False
     warm_start = False
     uncertainty = "mild"  # until one is chosen
     shift_cost: Any = "auto"

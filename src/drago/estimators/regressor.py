@@ -10,6 +10,8 @@ from sklearn.base import RegressorMixin
 from drago._validation import check_option, check_vector, shown
 from drago.estimators.base import Array, DROEstimator
 from drago.estimators.callbacks import with_callbacks
+from drago.estimators.sources import require_alone
+from drago.sources.source import Source
 from drago.terms.losses import Loss, as_loss
 
 
@@ -154,7 +156,7 @@ class DRORegressor(RegressorMixin, DROEstimator):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         groups: Any = None,
         baseline: Any = None,
@@ -163,7 +165,9 @@ class DRORegressor(RegressorMixin, DROEstimator):
 
         Parameters
         ----------
-        X : array, sparse matrix or frame of shape (n, n_features)
+        X : array, sparse matrix or frame of shape (n, n_features), or a source
+            A source (`drago.read_parquet` and its like) has its own y, weights, groups and
+            baseline, and need not fit memory.
         y : array of shape (n,)
         sample_weight : array of shape (n,), optional
             Weight k equals k copies of the row.
@@ -179,6 +183,11 @@ class DRORegressor(RegressorMixin, DROEstimator):
         self
         """
         with self._all_or_nothing():
+            if isinstance(X, Source):
+                self._fit_source(
+                    X, y=y, sample_weight=sample_weight, groups=groups, baseline=baseline
+                )
+                return self
             X, groups = self._take_groups(X, groups)
             X, y = self._check_data(X, y, y_numeric=True)
             metadata = {"sample_weight": sample_weight, "groups": groups, "baseline": baseline}
@@ -189,6 +198,13 @@ class DRORegressor(RegressorMixin, DROEstimator):
         """Predictions, shape (n,), or (n, n_outputs) for a loss of several outputs."""
         raw = self._raw_prediction(X)
         return raw[:, 0] if raw.shape[1] == 1 else raw
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """``R^2`` of the predictions; by the weights of a source for one."""
+        if isinstance(X, Source):
+            require_alone(X, y=y, sample_weight=sample_weight)
+            return self._score_source(X)
+        return super().score(X, y, sample_weight)
 
     def _encode(self, y: Array) -> Array:
         return check_vector("y", y, y.shape[0])

@@ -289,12 +289,16 @@ class Loop:
         self.start_at = Start(*self.best_point(), metric=self.metric)
         self.goal.factor = doubt
         self.budget.hand_over(n_iter, self.before.n_passes + passes)
+        # A checkpoint is that of the first method, which would not know what to do with this.
+        kept, self._checkpoints = self._checkpoints, None
         try:
             return method.run(self.problem, self)
         except Enough:
             assert self.last is not None
             self._judge(self.last, self.budget.credit(self.last.n_passes))
             return "another method did no better"
+        finally:
+            self._checkpoints = kept
 
     def inner(self, problem: DROProblem, tol: float, **more: Any) -> Loop:
         """A quiet solve of another problem inside this one, in the time that is left."""

@@ -30,7 +30,8 @@ class Method:
     name : str
         What messages and results call it.
     can_resume : bool
-        Whether it goes on from a checkpoint, by `resume`.
+        Whether it goes on from a checkpoint, by `resume`; where that hangs on the problem,
+        `resumes` says so.
     progressive : bool
         Whether large problems are first solved on a part of their rows, to start from there.
     metric : str or None
@@ -59,6 +60,10 @@ class Method:
 
     def check(self, problem: DROProblem) -> None:
         """Raise ValueError, in one sentence, if the problem is not for this method."""
+
+    def resumes(self, problem: DROProblem) -> bool:
+        """Whether a solve of this problem goes on from a checkpoint."""
+        return self.can_resume
 
     def run(self, problem: DROProblem, loop: Loop) -> str:
         """Iterate, calling ``loop.observe``; return why no further progress is possible."""

@@ -48,6 +48,7 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
         return
     n, unknowns = problem.n_samples, problem.n_features * problem.n_outputs
     size = max(problem.rows.least_part, _RULE.rows_per_unknown * unknowns, n // _RULE.one_in)
+    size = min(size, problem.rows.most_part)
     if n < _RULE.worth * size:
         return
     part = problem.take(subsample(problem, size))

@@ -71,6 +71,10 @@ class AtomOracle:
             self.uncertainty = uncertainty._inner
         self.memory: dict[str, float] = self._new_oracle(np.ones(1)).memory
 
+    def guess(self, c: float) -> tuple[int, float, float]:
+        """What can be said of weights before the losses are known: nothing."""
+        return 0, np.nan, np.inf
+
     def weights(self, u: RowVector, c: float) -> RowVector:
         """``argmax over q in Q of <u, q> - c Omega(q)``."""
         return self.with_mirror(u, c)[0]

@@ -17,6 +17,7 @@ from drago.rows.base import (
     Index,
     Matrix,
     NonFiniteLossError,
+    RowStore,
     Vector,
     Visit,
 )
@@ -43,7 +44,7 @@ _NARROW = 256
 NONE = locked(np.empty(0))
 
 
-class _Guess(NamedTuple):
+class Guess(NamedTuple):
     """Weights before the losses are known: their kind, threshold, shift cost and cap."""
 
     kind: int = 0
@@ -52,10 +53,10 @@ class _Guess(NamedTuple):
     cap: float = np.inf
 
 
-_NO_GUESS = _Guess()
+NO_GUESS = Guess()
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """What a reading of X tells: losses, how many are not finite, and sums at guessed weights."""
 
     evaluation: Evaluation
@@ -63,6 +64,18 @@ class _Seen(NamedTuple):
     masses: tuple[float, float]
     first: Vector
     second: Vector
+
+
+def guess_for(rows: RowStore, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Guess:
+    """What an oracle remembers of its weights, or finds for some of the rows."""
+    kind, tau, cap = oracle.guess(nu)
+    n = rows.n_samples
+    if kind and np.isnan(tau) and n > 2 * _GUESSED_FROM:
+        some = rows.take(np.arange(_GUESSED_FROM, dtype=np.int64) * n // _GUESSED_FROM)
+        witness = some.oracle(oracle.uncertainty, oracle.divergence)
+        witness.weights(some.evaluate(loss, w, b).losses, nu)
+        tau = witness.guess(nu)[1]
+    return NO_GUESS if np.isnan(tau) else Guess(kind, tau, nu, cap)
 
 
 class ArrayVisits(ArrayCurvature):
@@ -103,7 +116,7 @@ class ArrayVisits(ArrayCurvature):
 
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: Any = None) -> Evaluation:
         if raw is None and self.visits_once(loss, w.shape[1]) and w.any():
-            seen = self._read(loss, w, b, _NO_GUESS)
+            seen = self._read(loss, w, b, NO_GUESS)
             if seen.n_bad == 0:
                 return seen.evaluation
         raw = self.predict(w, b) if raw is None else raw
@@ -136,18 +149,10 @@ class ArrayVisits(ArrayCurvature):
         q = oracle.weights(ev.losses, nu)
         return Visit(ev, q, self._gradient(ev.dlosses, q, guess, seen))
 
-    def _guess(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> _Guess:
-        """What an oracle remembers, or finds for some of the rows."""
+    def _guess(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Guess:
         if self.is_sparse or self.n_features < _LONG:
-            return _NO_GUESS
-        kind, tau, cap = oracle.guess(nu)
-        if kind and np.isnan(tau) and self.n_samples > 2 * _GUESSED_FROM:
-            step = np.arange(_GUESSED_FROM, dtype=np.int64)
-            some = self.take(step * self.n_samples // _GUESSED_FROM)
-            witness = some.oracle(oracle.uncertainty, oracle.divergence)
-            witness.weights(some.evaluate(loss, w, b).losses, nu)
-            tau = witness.guess(nu)[1]
-        return _NO_GUESS if np.isnan(tau) else _Guess(kind, tau, nu, cap)
+            return NO_GUESS
+        return guess_for(self, loss, w, b, oracle, nu)
 
     @cached_property
     def _storage(self) -> tuple[Any, ...]:
@@ -162,10 +167,14 @@ class ArrayVisits(ArrayCurvature):
             parts = min(parts, self.n_entries // (8 * self.n_features))
         return max(1, min(parts, self.n_samples // 64))
 
-    def _read(self, loss: Any, w: Matrix, b: Vector, guess: _Guess) -> _Seen:
-        """All that one reading of X tells."""
+    def _vectors(self, count: int) -> Any:
+        """New vectors of the rows."""
         # In one piece: of fresh memory the system gives large pages to large pieces.
-        raw, losses, slopes = np.empty((3, self.n_samples))
+        return np.empty((count, self.n_samples))
+
+    def _read(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> Seen:
+        """All that one reading of X tells."""
+        raw, losses, slopes = self._vectors(3)
         first, second = np.empty((2, self.n_features + 1))
         n_bad, *masses = kernels.visit(
             *self._storage,
@@ -186,10 +195,10 @@ class ArrayVisits(ArrayCurvature):
             second,
         )
         ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
-        return _Seen(ev, n_bad, tuple(masses), first, second)
+        return Seen(ev, n_bad, tuple(masses), first, second)
 
     def _gradient(
-        self, dlosses: Matrix, q: Vector, guess: _Guess = _NO_GUESS, seen: _Seen | None = None
+        self, dlosses: Matrix, q: Vector, guess: Guess = NO_GUESS, seen: Seen | None = None
     ) -> Gradient:
         """After a visit with a guess, or without one."""
         out = np.empty(self.n_features + 1)
@@ -263,8 +272,12 @@ class ArrayVisits(ArrayCurvature):
     def dense(self, index: Index) -> Matrix:
         """Some rows of X as a dense float64 array."""
         if self.is_sparse:
-            return np.ascontiguousarray(self.X[index].toarray(), dtype=np.float64)
+            return np.ascontiguousarray(self.picked(index).toarray(), dtype=np.float64)
         return self._gathered(index, np.float64)
+
+    def picked(self, index: Index) -> Any:
+        """Some rows of X, as it is stored."""
+        return self.X[index]
 
     def scaled_rows(self, index: Index, factors: Vector) -> Matrix:
         """Some rows of X as a dense float64 array, each times its factor."""
@@ -291,7 +304,7 @@ class ArrayVisits(ArrayCurvature):
         return float((np.linalg.norm(dlosses[index], axis=1) * lengths).max())
 
     def drift(self, loss: Any, ev: Evaluation, index: Index, scale: float) -> float:
-        rows = self.X[index] if self.is_sparse else self.dense(index)
+        rows = self.picked(index) if self.is_sparse else self.dense(index)
         off = np.abs(rows @ ev.w + ev.b - ev.raw[index])
         # What that makes of the losses, at most.
         slope = np.abs(ev.dlosses[index])

@@ -80,6 +80,8 @@ class RowStore:
     """Whether all nominal weights are known to be equal."""
     least_part: int = 2000
     """Rows below which a smaller problem takes no less time."""
+    most_part: int = 1 << 62
+    """Rows that may be taken out at once."""
     small: int = 1 << 19
     """Entries of X below which a visit costs less than what goes with it."""
 
@@ -476,10 +478,7 @@ class RowStore:
     def balance(
         self, loss: Any, raw: RowVector, q: RowVector, n_outputs: int
     ) -> tuple[RowVector, float] | None:
-        """Slopes with ``sum_i q_i alpha_i = 0``, and what they cost, ``sum_i q_i young_i``.
-
-        None where the loss knows no conjugate (`drago.terms.losses.Loss.balance`).
-        """
+        """Slopes with ``sum_i q_i alpha_i = 0``, and what they cost (`Loss.balance`), or None."""
         raise NotImplementedError
 
     @is_a("sum")

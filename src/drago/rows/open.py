@@ -14,6 +14,7 @@ from drago._validation import (
     check_number,
     check_sample_weight,
 )
+from drago.files.blocks import Blocks
 from drago.rows.base import RowStore
 from drago.rows.memory import ArrayRows
 
@@ -31,9 +32,22 @@ class Opened(NamedTuple):
 
 
 # Packages whose objects are not arrays, and the modules that open them when they are first met.
-_HOMES = {"torch": "drago.rows.device"}
+_HOMES = {"torch": "drago.rows.device", "drago": "drago.rows.sources"}
+
+
+def _open_blocks(X: Blocks, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    for name, given in (("y", y), ("sample_weight", sample_weight), ("groups", groups)):
+        if given is not None:
+            raise ValueError(
+                f"rows in files come with all that belongs to them, but {name}= was given: name "
+                "its column where the source is made."
+            )
+    rows = importlib.import_module("drago.rows.files").FileRows(X, loss)
+    return Opened(rows, None, rows.n_outputs)
+
+
 # Types that were registered, and what opens them; the last ones first.
-_OPENERS: list[tuple[type, Callable[..., Opened]]] = []
+_OPENERS: list[tuple[type, Callable[..., Opened]]] = [(Blocks, _open_blocks)]
 
 
 def register(kind: type, opener: Callable[..., Opened]) -> None:
@@ -46,21 +60,27 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
 
     Parameters
     ----------
-    X : array, sparse matrix, tensor, or what was registered
+    X : array, sparse matrix, tensor, source, `Blocks`, or what was registered
     y : array of shape (n,)
+        None where X comes with it.
     loss : Loss
         Says what the target has to be.
     sample_weight, groups : arrays of shape (n,) or None
     """
     home = _HOMES.get(type(X).__module__.partition(".")[0])
-    opener: Callable[..., Opened] = _open_arrays
+    opener: Callable[..., Opened] = open_arrays
     if home is not None:
         opener = importlib.import_module(home).open_rows
     opener = next((found for kind, found in _OPENERS if isinstance(X, kind)), opener)
     return opener(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
 
 
-def _open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    """The store of arrays."""
+    if y is None:
+        raise TypeError(
+            "y is missing: give the target of each row of X; only a source has its own."
+        )
     X = check_features(X)
     n, kept = X.shape[0], None
     y = loss.check_target(y, n)

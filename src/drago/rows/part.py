@@ -12,6 +12,7 @@ from drago.rows.array_curvature import Chosen
 from drago.rows.base import Evaluation, Index, Matrix, RowStore, RowVector, Vector, is_a
 from drago.rows.memory import ArrayRows
 from drago.rows.tables.arrays import ArrayTables
+from drago.terms.uncertainty.capped import ON_BOUND
 
 
 class Part(RowStore):
@@ -56,6 +57,21 @@ class Part(RowStore):
     @is_a("sum")
     def excess(self, q: RowVector, cap: float) -> float:
         """``sum_i max(q_i - cap p_i, 0)``."""
+        raise NotImplementedError
+
+    @is_a("map")
+    def responding(
+        self, divergence: Any, q: RowVector, cap: float, c: float
+    ) -> tuple[RowVector, RowVector]:
+        """How fast weights between 0 and ``cap p_i`` grow with the loss; 0 for these, -1 at an end.
+
+        The price `c` is above 0. What `drago.terms.uncertainty.Response` calls rate and pool.
+        """
+        raise NotImplementedError
+
+    @is_a("sum")
+    def pooled_sums(self, rate: RowVector, pool: RowVector, u: RowVector, less: float) -> Vector:
+        """The sums of ``rate_i`` and of ``rate_i (u_i - less)`` over the rows of a pool."""
         raise NotImplementedError
 
     @is_a("sum")
@@ -156,6 +172,14 @@ class ArrayPart(Part, ArrayRows):
         return float(np.maximum(q - cap * self.p, 0.0).sum())
 
     # ----------------------------------------------------------------- how weights respond
+
+    def responding(self, divergence: Any, q: Vector, cap: float, c: float) -> tuple[Vector, Vector]:
+        free = (q > 0) & (q < cap * self.p * (1 - ON_BOUND)) if cap > 1 else np.zeros(q.size, bool)
+        return divergence._rate(q, self.p) / c, np.where(free, 0.0, -1.0)
+
+    def pooled_sums(self, rate: Vector, pool: Vector, u: Vector, less: float) -> Vector:
+        moving = np.where(pool >= 0, rate, 0.0)
+        return np.array([moving.sum(), np.dot(moving, u - less)])
 
     def response_sums(
         self, loss: Any, ev: Evaluation, q: Vector, response: Any, intercept: bool

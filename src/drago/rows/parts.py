@@ -13,6 +13,7 @@ import numpy as np
 
 from drago._validation import check_groups, check_vector
 from drago.oracles.atoms import AtomOracle, AtomResponse, merged
+from drago.oracles.rounds.oracle import SearchOracle
 from drago.rows.base import (
     Evaluation,
     Index,
@@ -164,11 +165,15 @@ class PartedRows(Part):
         return self.imported(check_vector(name, values, kept.size)[kept])
 
     def sample(self, index: Index) -> Any:
-        pieces = [self.parts[k].pieces(some) for k, some in self._local(index)]
+        pieces = self._pieces(self._local(index))
         found: list[Any] = [None if each[0] is None else _stacked(each) for each in zip(*pieces)]
         X, y, p, groups, baseline = found
         groups = None if groups is None else check_groups(groups, p.size)
         return ArrayRows(X, y, p / p.sum(), groups, baseline)
+
+    def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
+        """What some rows of some parts are made of."""
+        return [self.parts[k].pieces(index) for k, index in some]
 
     def take(self, index: Index) -> RowStore:
         return self.sample(index)
@@ -190,12 +195,22 @@ class PartedRows(Part):
     # --------------------------------------------------------------------------- weights
 
     def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
-        return AtomOracle(self, uncertainty, divergence)
+        kind = SearchOracle if SearchOracle.takes(uncertainty) else AtomOracle
+        return kind(self, uncertainty, divergence)
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> PartTables:
         return PartTables(
             self, problem, [part.tables_of_part(problem, kind, count) for part in self.parts]
         )
+
+    def pairs(self, u: RowVector) -> list[tuple[Vector, Vector | None]]:
+        """A vector and the nominal weights of each part, None where all of these are equal."""
+        weights = [None] * len(self.parts) if self.is_uniform else self.p.parts
+        return list(zip(u.parts, weights))
+
+    def room(self, size: int) -> Vector:
+        """An array for the entries of a part's rows in a new vector."""
+        return np.empty(size)
 
     def profiles(self, u: RowVector) -> list[tuple[Vector, Vector]]:
         """The atoms of each part (`drago.oracles.atoms`)."""
@@ -282,13 +297,15 @@ def _stacked(arrays: Sequence[Any]) -> Any:
     return vstack(arrays, format="csr")
 
 
-def _part(value: Any, k: int) -> Any:
-    """What an operation on the part `k` is given."""
+def _part(value: Any, k: int, some: slice | None = None) -> Any:
+    """What an operation on the part `k`, or on some of its rows, is given."""
     if isinstance(value, PartVector):
-        return value.parts[k]
+        return value.parts[k] if some is None else value.parts[k][some]
     if isinstance(value, Evaluation):
-        return Evaluation(*(_part(each, k) for each in value))
-    return value.part(k, _part) if isinstance(value, AtomResponse) else value
+        return Evaluation(*(_part(each, k, some) for each in value))
+    if isinstance(value, AtomResponse):
+        return value.part(k, lambda each, k: _part(each, k, some))
+    return value
 
 
 def _derived(name: str, kind: str) -> Any:

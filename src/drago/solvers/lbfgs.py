@@ -7,7 +7,9 @@ says, where scipy's has length 1 whatever the unit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,14 @@ import numpy.typing as npt
 
 from drago._validation import check_flag, check_integer, check_option
 from drago.certificate.hessian import hessian_metric
+from drago.files.archive import State
+from drago.files.forms import inner
 from drago.loop.loop import Iterate, Loop
 from drago.loop.method import Method
 from drago.metric import Metric, is_box, make_metric
 from drago.problem import DROProblem, Evaluation, Gradient, NonFiniteLossError
 from drago.solvers import class_descent
+from drago.solvers.lbfgs_saved import check_lbfgs
 from drago.solvers.quasi_newton import FLOOR, Line, Memory
 
 Vector = npt.NDArray[np.float64]
@@ -73,22 +78,20 @@ class LBFGS(Method):
         """The metric for all rows, from a part of them and its optimum."""
         return hessian_metric(part, w, b, error) if self.metric == "auto" else None
 
-    def run(self, problem: DROProblem, loop: Loop) -> str:
+    def resumes(self, problem: DROProblem) -> bool:
+        """By our own searches along lines: scipy's method and the compiled one keep no state."""
         in_metric = self.metric != "euclidean" and not is_box(problem)
-        if in_metric and class_descent.is_for(problem):
+        return in_metric and problem.rows.is_linear and not class_descent.is_for(problem)
+
+    def run(self, problem: DROProblem, loop: Loop) -> str:
+        if self.resumes(problem):
+            return _LineSearchRun(problem, loop, self).run()
+        if self.metric != "euclidean" and not is_box(problem) and class_descent.is_for(problem):
             return class_descent.ClassRun(problem, loop, self.memory, self.metric).minimise()
-        kind = _LineSearchRun if in_metric and problem.rows.is_linear else _LBFGSRun
-        run = kind(problem, loop, self)
-        if problem.nu > 0 or problem.kappa_q <= 1:
-            return run.minimise(problem.nu, 0.0)
-        if problem.uncertainty.own_divergence is not None:
-            run.minimise(0.0, 0.0)  # a ball has no corners, but for those of the simplex
-        why = ""
-        scale = problem.scale + np.finfo(float).tiny
-        for error in scale * 10.0 ** -np.append([2.0], np.arange(4.0, 13.0)):
-            why = run.minimise(problem.smoothing(error), 0.1 * error)
-            run.end_stage()
-        return why
+        return _LBFGSRun(problem, loop, self).run()
+
+    def resume(self, problem: DROProblem, loop: Loop, saved: State) -> Callable[[], str]:
+        return _LineSearchRun(problem, loop, self, saved).run
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,18 @@ class _TriedPoint:
     is_sum: bool = False
 
 
+@dataclass(frozen=True)
+class _Descent:
+    """What our own descent knows besides its point.
+
+    The pairs, the least estimate of the gap, and the iterations since the objective fell.
+    """
+
+    memory: Memory
+    least: float
+    idle: int = 0
+
+
 class _LBFGSRun:
     """One run of scipy's L-BFGS: the point in scipy's flat form, and the count of what it cost.
 
@@ -112,27 +127,31 @@ class _LBFGSRun:
     metric the unknowns are the coordinates of ``w`` in its basis, each divided by its scale.
     """
 
-    def __init__(self, problem: DROProblem, loop: Loop, settings: LBFGS) -> None:
+    def __init__(
+        self, problem: DROProblem, loop: Loop, settings: LBFGS, saved: State | None = None
+    ) -> None:
         self.problem, self.loop, self.memory = problem, loop, settings.memory
         self.shape = (problem.n_features, problem.n_outputs)
         self.oracle = problem.dual_oracle()
-        self.n_iter, self.n_calls = 0, 0
+        self.stage, self.n_iter, self.n_calls = 0, 0, 0
         self.mean = np.zeros(problem.n_features)
         self.passes = 0.0
         self.last: _TriedPoint | None = None
+        self.descent: _Descent | None = None
+        self.metric: Metric | None = None
+        if saved is not None:
+            self._restore(saved)
+            return
         if loop.start_centre is not None and settings.metric != "euclidean":
             self.mean = loop.start_centre
         elif problem.fit_intercept:
             self.mean = problem.rows.centre()
             self.passes = 0.5
-        self.metric: Metric | None = None
         self.scale: Matrix | float = 1.0
         self.along = 1.0
         if settings.metric != "euclidean":
             centre = self.mean if problem.fit_intercept else None
-            self.metric = loop.make_metric(settings.metric, centre, FLOOR)
-            self.scale = 1.0 / np.sqrt(self.metric.eigenvalues)[:, None]
-            self.along = 1.0 / np.sqrt(self.metric.intercept)
+            self._move_in(loop.make_metric(settings.metric, centre, FLOOR))
         elif problem.fit_intercept and problem.rows.has("compiled"):
             self.scale = 1.0 / _unit(problem, self.mean)
         w, b = loop.start
@@ -142,6 +161,38 @@ class _LBFGSRun:
         self.x = (w / self.scale).reshape(-1)
         if problem.fit_intercept:
             self.x = np.append(self.x, shifted / self.along)
+
+    def _move_in(self, metric: Metric) -> None:
+        self.metric = metric
+        self.scale = 1.0 / np.sqrt(metric.eigenvalues)[:, None]
+        self.along = 1.0 / np.sqrt(metric.intercept)
+
+    @cached_property
+    def stages(self) -> list[tuple[float, float]]:
+        """Shift costs with which P is minimised one after the other, and how accurately."""
+        problem = self.problem
+        if problem.nu > 0 or problem.kappa_q <= 1:
+            return [(problem.nu, 0.0)]
+        scale = problem.scale + np.finfo(float).tiny
+        errors = scale * 10.0 ** -np.append([2.0], np.arange(4.0, 13.0))
+        smoothed = [(problem.smoothing(error), 0.1 * error) for error in errors]
+        # A ball has no corners, but for those of the simplex.
+        is_ball = problem.uncertainty.own_divergence is not None
+        return [(0.0, 0.0), *smoothed] if is_ball else smoothed
+
+    def run(self) -> str:
+        """All stages, from the current one on; returns why there is no further progress."""
+        why = ""
+        while self.stage < len(self.stages):
+            nu, accuracy = self.stages[self.stage]
+            why = self.minimise(nu, accuracy)
+            if accuracy > 0.0:
+                self.end_stage()
+            self.stage += 1
+        return why
+
+    def _restore(self, saved: State) -> None:
+        raise NotImplementedError("scipy's method cannot be resumed.")
 
     def _unpack(self, x: Vector) -> tuple[Matrix, Vector]:
         w = self.scale * x[: self.shape[0] * self.shape[1]].reshape(self.shape)
@@ -219,12 +270,19 @@ class _LBFGSRun:
         """The same by our own searches along lines, which cost no visit to the data."""
         problem = self.problem._replace(nu=nu)
         low, high = (np.full(self.x.size, side) for side in (-np.inf, np.inf))
-        here = self._evaluate(self.x, nu, low, high)
-        if self.n_iter == 0:
-            self._observe(here)
-        memory, idle, least = Memory(self.memory, self.x.size), 0, here.estimate
+        if self.descent is None:
+            here = self._evaluate(self.x, nu, low, high)
+            if self.n_iter == 0:
+                self._observe(here)
+            self.descent = _Descent(Memory(self.memory, self.x.size), here.estimate)
+        else:  # resumed in the middle of it
+            assert self.last is not None
+            here = self.last
+        descent, self.descent = self.descent, None
+        memory, idle, least = descent.memory, descent.idle, descent.least
         blocked: NonFiniteLossError | None = None
         while idle < _IDLE:
+            self._rest(here, _Descent(memory, least, idle))
             dx = memory.direction(here.slope)
             falling, found = float(np.dot(here.slope, dx)), None
             if falling < 0:
@@ -264,6 +322,9 @@ class _LBFGSRun:
         if blocked is not None:
             raise blocked
         return "the objective does not fall any more"
+
+    def _rest(self, here: _TriedPoint, descent: _Descent) -> None:
+        """A moment from which the solve could go on, for who can."""
 
     def _evaluate(self, x: Vector, nu: float, low: Vector, high: Vector) -> _TriedPoint:
         """``P`` with the shift cost `nu` and its gradient; one pass."""
@@ -351,3 +412,60 @@ class _LineSearchRun(_LBFGSRun):
 
     def minimise(self, nu: float, accuracy: float) -> str:
         return self._descend(nu, accuracy)
+
+    def _rest(self, here: _TriedPoint, descent: _Descent) -> None:
+        self.loop.rest(lambda: self._snapshot(here, descent))
+
+    def _snapshot(self, here: _TriedPoint, descent: _Descent) -> State:
+        rows, ev, memory, metric = self.problem.rows, here.evaluation, descent.memory, self.metric
+        assert metric is not None
+        arrays = {"w": ev.w, "b": ev.b, "mean": self.mean, "x": self.x, "slope": here.slope}
+        arrays |= {"gradient_w": here.gradient.w, "gradient_b": here.gradient.b}
+        arrays |= {"metric.eigenvalues": metric.eigenvalues, **memory.state()}
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        vectors = {"raw": ev.raw, "losses": ev.losses, "dlosses": ev.dlosses, "q": here.q}
+        arrays |= {name: rows.export(vector) for name, vector in vectors.items()}
+        if metric.basis is not None:
+            arrays["metric.basis"] = metric.basis
+        return arrays, {
+            "stage": self.stage,
+            "n_iter": self.n_iter,
+            "n_calls": self.n_calls,
+            "passes": self.passes,
+            "idle": descent.idle,
+            "least": descent.least,
+            "value": here.value,
+            "estimate": here.estimate,
+            "is_sum": here.is_sum,
+            "pairs": memory.count,
+            "intercept": metric.intercept,
+            "oracle": self.oracle.memory,
+        }
+
+    def _restore(self, saved: State) -> None:
+        check_lbfgs(self.problem, self.oracle.memory, self.memory, len(self.stages), saved)
+        arrays, settings = saved
+        self.stage, self.n_iter, self.n_calls, self.passes = (
+            settings[name] for name in ("stage", "n_iter", "n_calls", "passes")
+        )
+        self.oracle.memory = settings["oracle"]
+        self.mean, self.x = arrays["mean"], arrays["x"]
+        metric = inner(arrays, "metric.")
+        self.loop.metric = Metric(metric["eigenvalues"], metric.get("basis"), settings["intercept"])
+        self._move_in(self.loop.metric)
+        rows = self.problem.rows
+        raw, losses, dlosses, q = (
+            rows.imported(arrays[name]) for name in ("raw", "losses", "dlosses", "q")
+        )
+        self.last = _TriedPoint(
+            settings["value"],
+            arrays["slope"],
+            Evaluation(arrays["w"], arrays["b"], raw, losses, dlosses),
+            q,
+            Gradient(arrays["gradient_w"], arrays["gradient_b"]),
+            settings["estimate"],
+            settings["is_sum"],
+        )
+        memory = Memory(self.memory, self.x.size)
+        memory.restore(arrays)
+        self.descent = _Descent(memory, settings["least"], settings["idle"])

@@ -187,6 +187,18 @@ class Memory:
     def clear(self) -> None:
         self.count = 0
 
+    def state(self) -> dict[str, Matrix]:
+        """The pairs, and what is known of their products."""
+        m = self.count
+        pairs = {"steps": self._steps[:m], "changes": self._changes[:m]}
+        return pairs | {"inner": self._inner[:m, :m], "square": self._square[:m, :m]}
+
+    def restore(self, state: dict[str, Matrix]) -> None:
+        """Go on from what `state` gave."""
+        m = self.count = len(state["steps"])
+        self._steps[:m], self._changes[:m] = state["steps"], state["changes"]
+        self._inner[:m, :m], self._square[:m, :m] = state["inner"], state["square"]
+
     def add(self, step: Vector, change: Vector) -> None:
         """Take note of a pair, unless it has no curvature."""
         if not np.dot(step, change) > 1e-16 * np.linalg.norm(step) * np.linalg.norm(change):

@@ -102,8 +102,9 @@ def solve(
         too, where they lie in the problem's set.
     checkpoint : str or path, optional
         A file to which the solve is saved as it goes on, and from which it is resumed when it is
-        there: bit for bit, whatever ended it. Only `Drago` can be resumed, and only its own
-        iterations are saved: a start on a part of the rows and a finish are done again.
+        there: bit for bit, whatever ended it. `Drago` can be resumed, and `LBFGS` in a metric,
+        without a box or many classes. Their own iterations are saved: until the first of them is,
+        a start on a part of the rows is done again, and so is a finish by another method.
     checkpoint_every : float
         Seconds between two savings, at least.
     n_threads : int, optional
@@ -158,9 +159,10 @@ def solve(
     if checkpoint is not None:
         if not problem.rows.is_on_host:
             raise ValueError("a solve on a device cannot be resumed yet: give no checkpoint.")
-        if not method.can_resume:
+        if not method.resumes(problem):
             raise ValueError(
-                f"solver {method.name!r} cannot be resumed: give solver='drago' or no checkpoint."
+                f"solver {method.name!r} cannot be resumed: give solver='drago', "
+                "LBFGS(metric='auto') without a box or many classes, or no checkpoint."
             )
         every = check_number("checkpoint_every", checkpoint_every, low=0)
         checkpoints = Checkpoints(checkpoint, every)

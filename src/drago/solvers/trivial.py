@@ -45,8 +45,6 @@ class TrivialModel(Method):
         tiny = problem._replace(nu=_SHIFT_COST * size)
         result = loop.inner(tiny, _TOL, others=self.methods[1:]).run(self.methods[0])
         w, b = loop.trivial
-        calls = result.n_oracle_calls
-        loop.observe(
-            Iterate(w, b, 1, result.n_passes, calls, q=result.dual_weights, milestone=True)
-        )
+        calls, q = result.n_oracle_calls, problem.rows.imported(result.dual_weights)
+        loop.observe(Iterate(w, b, 1, result.n_passes, calls, q=q, milestone=True))
         return why

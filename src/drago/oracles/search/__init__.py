@@ -23,7 +23,7 @@ search is over when the weights sum to 1 up to rounding; what is missing is shar
 between the bounds.
 
 On CUDA devices one kernel does it all (`drago.oracles.search.launch`), without a look at a
-value. On processors (`drago.oracles.search.arrays`) looks cost nothing, and rows whose place
+value. On processors (`drago.oracles.rounds.arrays`) looks cost nothing, and rows whose place
 is settled are left behind.
 """
 
@@ -37,7 +37,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from drago.oracles.search import arrays
+from drago.oracles.rounds import arrays
 
 VERTEX, CHI2, KL, BALL = arrays.VERTEX, arrays.CHI2, arrays.KL, arrays.BALL
 KL_BALL = 4
@@ -130,7 +130,7 @@ def weights(
             start = None if memory is None else (float(memory[0]), float(memory[1]))
             shares = None if p is None else p.detach().numpy()
             found = arrays.search(kind, u.detach().numpy(), shares, float(c), bound, start)
-            q.copy_(torch.from_numpy(found.q))
+            q.copy_(torch.from_numpy(found.q[0]))
             if memory is not None:
                 memory[0], memory[1], memory[2] = found.threshold, found.moved, found.passes
             return q

@@ -1,22 +1,25 @@
-"""The threshold search of `drago.oracles.search` on processors, in NumPy.
+"""The threshold search of `drago.oracles.search` on processors, in NumPy; for rows in parts too.
 
 Thresholds are tried one after another on the rows that are still open: after a pass or two they are
-few, see `drago.oracles.search.rows`.
+few, see `drago.oracles.rounds.rows`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from drago.oracles.search.rows import (
+from drago.oracles.rounds.ball import BallRows
+from drago.oracles.rounds.rows import (
     FAINT,
-    BallRows,
     Chi2Rows,
     KLRows,
+    Part,
     Place,
+    Room,
     Rows,
     VertexRows,
 )
@@ -30,12 +33,16 @@ _STEEP = 1e4
 
 
 class Found(NamedTuple):
-    """The weights, the threshold, how far it moved, and the rounds that it took."""
+    """The weights of each part, the threshold, how far it moved, and the rounds that it took.
 
-    q: np.ndarray
+    Of a ball also what the losses were divided by: the price and the multiplier of the radius.
+    """
+
+    q: list[np.ndarray]
     threshold: float
     moved: float
     passes: int
+    effective: float = math.nan
 
 
 def _number(x: float) -> int:
@@ -102,9 +109,9 @@ def _next(rows: Rows, low: Place, high: Place, slow: int, rounds: int) -> list[P
     if slow > 0 and slow % 3 != 1:
         second = half if slow % 3 == 2 else middle
     if slow > 0 or units > _STEEP:
-        inner = rows.inner(low, high)
-        step = Place(float(inner.max())) if inner.size else None
-        if within(step) and (rounds % 2 == 1 or inner.min() == inner.max()):
+        lowest, highest = rows.inner(low, high)
+        step = Place(highest) if lowest <= highest else None
+        if within(step) and (rounds % 2 == 1 or lowest == highest):
             second = step
     # No more than 64 times.
     if rounds % 4 == 0:
@@ -118,8 +125,7 @@ def _next_vertex(rows: Rows, low: Place, high: Place, slow: int, rounds: int) ->
     share = _share(rows, low, high, width) if low.known and high.known else math.nan
     guess = low.ref + width * share if share == share else 0.5 * low.ref + 0.5 * high.ref
     s, t = guess - 0.0625 * width, guess + 0.0625 * width
-    inner = rows.inner(low, high)
-    lowest, highest = float(inner.min()), float(inner.max())
+    lowest, highest = rows.inner(low, high)
     if lowest == highest:
         s, t = lowest, half
     elif rounds % 3 == 0:
@@ -150,9 +156,9 @@ def _find(rows: Rows, low: Place, high: Place, trials: list[Place]) -> tuple[Pla
             ):
                 high = place
         # Nothing is left between the ends: what is left to decide is rounding.
-        if not low.before(high, rows.c) or (vertex and not rows.inner(low, high).size):
+        if not low.before(high, rows.c) or (vertex and rows.inner(low, high)[1] == -math.inf):
             break
-        if low.known and high.known and rows.u.size > _SAMPLE:
+        if low.known and high.known and rows.size > _SAMPLE:
             rows.close(low, high)
         slow = slow + 1 if high.ref - low.ref > 0.25 * width else 0
         width = high.ref - low.ref
@@ -174,49 +180,96 @@ def search(
     if p is not None and not (p > 0.0).all():
         live = p > 0.0
         losses, shares = u[live], p[live]
-    with np.errstate(all="ignore"):
-        found = _search(kind, losses, shares, c, bound, start)
+    found = search_parts(kind, [(losses, shares)], c, bound, start)
     if live is None:
         return found
-    q = np.where(live, 0.0, found.q[0] * 0.0)  # NaN everywhere or nowhere
-    q[live] = found.q
-    return found._replace(q=q)
+    q = np.where(live, 0.0, found.q[0][0] * 0.0)  # NaN everywhere or nowhere
+    q[live] = found.q[0]
+    return found._replace(q=[q])
+
+
+def search_parts(
+    kind: int,
+    parts: Sequence[Part],
+    c: float,
+    bound: float,
+    start: tuple[float, float] | None,
+    room: Room = np.empty,
+) -> Found:
+    """The same for rows in parts, all of positive weight.
+
+    Parameters
+    ----------
+    parts : sequence of pairs of arrays
+        Losses and weights of each; weights of None are equal ones.
+    room : callable
+        Gives an array for the weights of a part.
+    """
+    with np.errstate(all="ignore"):
+        return _search(kind, parts, c, bound, start, room)
 
 
 def _search(
     kind: int,
-    u: np.ndarray,
-    p: np.ndarray | None,
+    parts: Sequence[Part],
     c: float,
     bound: float,
     start: tuple[float, float] | None,
+    room: Room,
 ) -> Found:
-    least, most = float(u.min()), float(u.max())
-    if not (math.isfinite(least) and math.isfinite(most)):
-        return Found(np.full(u.size, math.nan), math.nan, math.nan, 1)
+    ends = [(float(u.min()), float(u.max())) for u, _ in parts]
+    if not all(math.isfinite(end) for pair in ends for end in pair):
+        return Found([np.full(u.size, math.nan) for u, _ in parts], math.nan, math.nan, 1)
+    least, most = min(end[0] for end in ends), max(end[1] for end in ends)
     if bound == math.inf and kind in (VERTEX, KL):
-        exponent = np.where(u == most, 0.0, -math.inf) if kind == VERTEX else (u - most) / c
-        q = np.exp(np.maximum(exponent, FAINT)) * (exponent >= FAINT)
-        q = q if p is None else q * p
-        return Found(q / q.sum(), most, 0.0, 1)
+        return _whole_simplex(kind, parts, c, most, room)
     rows: Rows
     if kind == VERTEX:
-        rows = VertexRows(u, p, 1.0, bound)
+        rows = VertexRows(parts, 1.0, bound)
     elif kind == BALL:
-        rows = BallRows(u, p, c, bound, most - least)
+        rows = BallRows(parts, c, bound, most - least)
     else:
         # Below this the reciprocal overflows.
-        rows = (Chi2Rows if kind == CHI2 else KLRows)(u, p, max(c, 1e-300), bound)
+        rows = (Chi2Rows if kind == CHI2 else KLRows)(parts, max(c, 1e-300), bound)
     old, moved = start or (math.nan, math.nan)
     if math.isfinite(old) and math.isfinite(moved):
         starts = [old, old + 0.5 * moved]
     else:
         old = math.nan
-        chosen = np.arange(_SAMPLE) * u.size // _SAMPLE
-        w = np.full(_SAMPLE, 1.0) if p is None else p[chosen]
-        starts = [t if math.isfinite(t) else 0.0 for t in rows.starts(u[chosen], w / w.sum())]
+        some, w = _sample(parts)
+        starts = [t if math.isfinite(t) else 0.0 for t in rows.starts(some, w / w.sum(), most)]
         moved = 0.5 * abs(starts[1] - starts[0])
     low, high = rows.ends(least, most)
     found, rounds = _find(rows, Place(low), Place(high), [Place(t) for t in starts])
-    q, threshold = rows.weights(found)
-    return Found(q, threshold, threshold - old if old == old else moved, rounds)
+    q, threshold = rows.weights(found, room)
+    moved = threshold - old if old == old else moved
+    return Found(q, threshold, moved, rounds, rows.effective)
+
+
+def _whole_simplex(kind: int, parts: Sequence[Part], c: float, most: float, room: Room) -> Found:
+    """Without a cap the greatest loss takes all, or softly what it can."""
+    out, total = [], 0.0
+    for u, p in parts:
+        exponent = np.where(u == most, 0.0, -math.inf) if kind == VERTEX else (u - most) / c
+        q = room(u.size)
+        np.exp(np.maximum(exponent, FAINT), out=q)
+        q *= exponent >= FAINT
+        if p is not None:
+            q *= p
+        total += float(q.sum())
+        out.append(q)
+    for q in out:
+        q /= total
+    return Found(out, most, 0.0, 1)
+
+
+def _sample(parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
+    """Evenly spaced rows, and their weights."""
+    ends = np.cumsum([u.size for u, _ in parts])
+    chosen = np.arange(_SAMPLE) * int(ends[-1]) // _SAMPLE
+    of = np.searchsorted(ends, chosen, side="right")
+    at = chosen - (ends - [u.size for u, _ in parts])[of]
+    u = np.array([parts[k][0][i] for k, i in zip(of, at)])
+    if parts[0][1] is None:
+        return u, np.full(_SAMPLE, 1.0)
+    return u, np.array([parts[k][1][i] for k, i in zip(of, at)])

@@ -1,12 +1,13 @@
 """The rows of a threshold search: sums of their weights at a threshold, for each kind of set.
 
-Rows that are between their bounds at any threshold of the bracket are replaced by their sums.
+Rows that are between their bounds at any threshold of the bracket are replaced by their sums. They
+come as one or more arrays, the parts of a store, and sums are added in their order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +19,10 @@ _CLOSE = 4e-15
 # Exponents below the first give nothing, slowly; below the second, nothing that a sum of 1 would
 # notice.
 FAINT, _LITTLE = -700.0, -60.0
-# Losses of a ball that differ by less, in units of their spread, are tied: squares would vanish.
-_TIED = 1e-150
+
+
+Part = tuple[np.ndarray, np.ndarray | None]
+"""Losses of some rows and their weights; None for equal weights."""
 
 
 class Place(NamedTuple):
@@ -39,28 +42,52 @@ class Place(NamedTuple):
         return self.a == self.a
 
 
+Room = Callable[[int], np.ndarray]
+"""Gives an array of so many entries to write to."""
+
+
+def few(parts: Sequence[Part]) -> Iterator[Part]:
+    """The same rows, a few at a time."""
+    for u, p in parts:
+        for start in range(0, u.size, _CHUNK):
+            some = slice(start, start + _CHUNK)
+            yield u[some], None if p is None else p[some]
+
+
 class Rows:
     """Rows that are open, and the sums of the others.
 
+    Parameters
+    ----------
+    parts : sequence of pairs of arrays
+        Losses and weights of all rows; weights of None are equal ones.
+    c, cap : float
+
     Attributes
     ----------
-    u, p : array
-        Losses and weights of the open rows; `p` is None for equal weights.
+    open : list of pairs of arrays
+        Losses and weights of the open rows, so few at a time that temporaries stay in the cache.
+    size : int
+        How many these are.
     c : float
         The unit of the losses.
     full : float
         The mass of the rows that have the cap, for any threshold in question.
+    effective : float
+        Of a ball, once the weights are known: what the losses were divided by; 0 for a vertex.
     base : Place
         A threshold, and the sums there of the rows that are between their bounds.
     """
 
-    def __init__(self, u: np.ndarray, p: np.ndarray | None, c: float, cap: float) -> None:
-        self.u, self.p, self.c, self.cap = u, p, c, cap
-        self.every_u, self.every_p = u, p
-        self.unit = 1.0 / u.size if p is None else 1.0
+    def __init__(self, parts: Sequence[Part], c: float, cap: float) -> None:
+        self.parts, self.c, self.cap = parts, c, cap
+        self.open = list(few(parts))
+        self.size = sum(u.size for u, _ in parts)
+        self.unit = 1.0 / self.size if parts[0][1] is None else 1.0
         self.inverse = 1.0 / c
+        self.effective = math.nan
         self.full, self.base = 0.0, Place(0.0, 0.0, 0.0, 0.0)
-        self._room = np.empty(min(_CHUNK, u.size))
+        self._room = np.empty(min(_CHUNK, self.size))
 
     # What a kind has to say.
 
@@ -68,8 +95,8 @@ class Rows:
         """Thresholds at which the weights sum to 1 or more, and to less than 1."""
         raise NotImplementedError
 
-    def starts(self, s: np.ndarray, w: np.ndarray) -> list[float]:
-        """The first thresholds to try, from a sample of losses and their weights."""
+    def starts(self, s: np.ndarray, w: np.ndarray, most: float) -> list[float]:
+        """The first thresholds to try, from a sample, its weights and the greatest loss."""
         ratio = self.table(s - s[:, None])
         total = ratio @ w
         root = int(np.argmax(np.where(total >= 1.0, s, -math.inf)))
@@ -84,7 +111,7 @@ class Rows:
         """``q / p`` from the distances of losses to thresholds."""
         raise NotImplementedError
 
-    def add(self, u: np.ndarray, part: slice, place: Place) -> tuple[float, float, float]:
+    def add(self, u: np.ndarray, p: np.ndarray | None, place: Place) -> tuple[float, float, float]:
         """What rows add to the sums of a threshold."""
         raise NotImplementedError
 
@@ -93,7 +120,7 @@ class Rows:
         return 0.0, 0.0, 0.0
 
     def settle(
-        self, u: np.ndarray, part: slice, low: Place, high: Place, reach: float
+        self, u: np.ndarray, p: np.ndarray | None, low: Place, high: Place, reach: float
     ) -> tuple[np.ndarray, tuple[float, float, float]]:
         """Which rows stay open between two thresholds, `reach` units apart; and the sums at `high`
         of those that are between their bounds."""
@@ -111,8 +138,8 @@ class Rows:
         """Where the weights sum to 1 if no row reaches or leaves a bound."""
         raise NotImplementedError
 
-    def weights(self, found: Place) -> tuple[np.ndarray, float]:
-        """Of all rows; and the threshold."""
+    def weights(self, found: Place, room: Room) -> tuple[list[np.ndarray], float]:
+        """Of all rows, part by part in arrays that `room` gives; and the threshold."""
         raise NotImplementedError
 
     # What is the same for all.
@@ -125,9 +152,8 @@ class Rows:
         a, b, d = self.carried(place)
         if self.full > 0.0:
             a += self.cap * self.full
-        for start in range(0, self.u.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            more = self.add(self.u[part], part, place)
+        for u, p in self.open:
+            more = self.add(u, p, place)
             a, b, d = a + more[0], b + more[1], d + more[2]
         return Place(place.ref, place.x, a, b, d)
 
@@ -135,20 +161,26 @@ class Rows:
         """Leave behind what is settled for any threshold between `low` and `high`."""
         a, b, d = self.carried(high)
         reach = (high.ref - low.ref) * self.inverse + (low.x - high.x)
-        kept = []
-        for start in range(0, self.u.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            keep, more = self.settle(self.u[part], part, low, high, reach)
-            kept.append(keep)
+        kept: list[Part] = []
+        for u, p in self.open:
+            keep, more = self.settle(u, p, low, high, reach)
+            kept.append((np.compress(keep, u), None if p is None else np.compress(keep, p)))
             a, b, d = a + more[0], b + more[1], d + more[2]
         self.base = Place(high.ref, high.x, a, b, d)
-        keep = np.concatenate(kept)
-        self.u = np.compress(keep, self.u)
-        if self.p is not None:
-            self.p = np.compress(keep, self.p)
+        left = np.concatenate([u for u, _ in kept])
+        weights = None
+        if kept[0][1] is not None:
+            weights = np.concatenate([p for _, p in kept if p is not None])
+        self.open, self.size = list(few([(left, weights)])), left.size
 
-    def inner(self, low: Place, high: Place) -> np.ndarray:
-        return self.u[(self.u >= low.ref) & (self.u < high.ref)]
+    def inner(self, low: Place, high: Place) -> tuple[float, float]:
+        """The least and the greatest open loss from `low` to `high`; none are from inf to -inf."""
+        least, most = math.inf, -math.inf
+        for u, _ in self.open:
+            some = u[(u >= low.ref) & (u < high.ref)]
+            least = min(least, float(some.min(initial=math.inf)))
+            most = max(most, float(some.max(initial=-math.inf)))
+        return least, most
 
     def scaled(self, u: np.ndarray, place: Place) -> np.ndarray:
         r = np.subtract(u, place.ref, out=self._room[: u.size])
@@ -169,27 +201,31 @@ class Rows:
         moved = ref - self.c * x
         return Place(moved, x - (ref - moved) * self.inverse if math.isfinite(moved) else math.nan)
 
-    def mass(self, chosen: np.ndarray, part: slice) -> float:
-        if self.p is None:
+    def mass(self, chosen: np.ndarray, p: np.ndarray | None) -> float:
+        if p is None:
             return self.unit * int(np.count_nonzero(chosen))
-        return float((self.p[part] * chosen).sum())
+        return float((p * chosen).sum())
 
-    def sum(self, values: np.ndarray, part: slice) -> float:
-        if self.p is not None:
-            values = values * self.p[part]
+    def sum(self, values: np.ndarray, p: np.ndarray | None) -> float:
+        if p is not None:
+            values = values * p
         return self.unit * float(values.sum())
 
-    def written(self, ratio: Callable[[np.ndarray], np.ndarray | None]) -> np.ndarray:
+    def written(
+        self, ratio: Callable[[np.ndarray], np.ndarray | None], room: Room
+    ) -> list[np.ndarray]:
         """`ratio` turns losses, in place or not, into ``q / p``."""
-        q = self.every_u.copy()
-        for start in range(0, q.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            r = q[part]
-            other = ratio(r)
-            if other is not None:
-                r[:] = other
-            r *= self.unit if self.every_p is None else self.every_p[part]
-        return q
+        out = []
+        for losses, weights in self.parts:
+            q = room(losses.size)
+            for (u, p), (r, _) in zip(few([(losses, weights)]), few([(q, None)])):
+                r[:] = u
+                other = ratio(r)
+                if other is not None:
+                    r[:] = other
+                r *= self.unit if p is None else p
+            out.append(q)
+        return out
 
 
 class VertexRows(Rows):
@@ -201,15 +237,15 @@ class VertexRows(Rows):
     def table(self, apart: np.ndarray) -> np.ndarray:
         return self.cap * (apart >= 0.0)
 
-    def add(self, u: np.ndarray, part: slice, place: Place) -> tuple[float, float, float]:
-        above, tied = self.mass(u > place.ref, part), self.mass(u == place.ref, part)
+    def add(self, u: np.ndarray, p: np.ndarray | None, place: Place) -> tuple[float, float, float]:
+        above, tied = self.mass(u > place.ref, p), self.mass(u == place.ref, p)
         return self.cap * above, self.cap * tied, 0.0
 
     def settle(
-        self, u: np.ndarray, part: slice, low: Place, high: Place, reach: float
+        self, u: np.ndarray, p: np.ndarray | None, low: Place, high: Place, reach: float
     ) -> tuple[np.ndarray, tuple[float, float, float]]:
         full = u >= high.ref
-        self.full += self.mass(full, part)
+        self.full += self.mass(full, p)
         return ~full & (u >= low.ref), (0.0, 0.0, 0.0)
 
     def total(self, place: Place) -> float:
@@ -218,14 +254,14 @@ class VertexRows(Rows):
     def hit(self, place: Place) -> bool:
         return place.a + place.b >= 1.0 > place.a
 
-    def weights(self, found: Place) -> tuple[np.ndarray, float]:
+    def weights(self, found: Place, room: Room) -> tuple[list[np.ndarray], float]:
         full = self.cap / max(found.a, 1.0)
         level = self.cap * max(1.0 - found.a, 0.0) / found.b if found.b > 0.0 else 0.0
 
         def ratio(u: np.ndarray) -> np.ndarray:
             return full * (u > found.ref) + level * (u == found.ref)
 
-        return self.written(ratio), found.ref
+        return self.written(ratio, room), found.ref
 
 
 class Chi2Rows(Rows):
@@ -237,10 +273,10 @@ class Chi2Rows(Rows):
     def table(self, apart: np.ndarray) -> np.ndarray:
         return np.clip(apart * self.inverse, 0.0, self.cap)
 
-    def add(self, u: np.ndarray, part: slice, place: Place) -> tuple[float, float, float]:
+    def add(self, u: np.ndarray, p: np.ndarray | None, place: Place) -> tuple[float, float, float]:
         r = self.scaled(u, place)
-        free = self.mass((r >= 0.0) & (r < self.cap), part)
-        return self.sum(np.clip(r, 0.0, self.cap, out=r), part), free, 0.0
+        free = self.mass((r >= 0.0) & (r < self.cap), p)
+        return self.sum(np.clip(r, 0.0, self.cap, out=r), p), free, 0.0
 
     def carried(self, place: Place) -> tuple[float, float, float]:
         if self.base.b == 0.0:
@@ -248,24 +284,24 @@ class Chi2Rows(Rows):
         return self.base.a + self.further(place) * self.base.b, self.base.b, 0.0
 
     def settle(
-        self, u: np.ndarray, part: slice, low: Place, high: Place, reach: float
+        self, u: np.ndarray, p: np.ndarray | None, low: Place, high: Place, reach: float
     ) -> tuple[np.ndarray, tuple[float, float, float]]:
         r = self.scaled(u, high)
         full = r >= self.cap
-        self.full += self.mass(full, part)
+        self.full += self.mass(full, p)
         lowered = self.lowered(u, low)
         free = (r >= 0.0) & (lowered <= self.cap) & ~full
         keep = ~(free | full | (lowered <= 0.0))
-        mass = self.mass(free, part)
+        mass = self.mass(free, p)
         r *= free
-        return keep, (self.sum(r, part), mass, 0.0)
+        return keep, (self.sum(r, p), mass, 0.0)
 
     def newton(self, place: Place) -> Place | None:
         if not place.b > 0.0:
             return None
         return self.moved(place.ref, place.x + (1.0 - place.a) / place.b)
 
-    def weights(self, found: Place) -> tuple[np.ndarray, float]:
+    def weights(self, found: Place, room: Room) -> tuple[list[np.ndarray], float]:
         shift = found.x + ((1.0 - found.a) / found.b if found.b > 0.0 else 0.0)
 
         def ratio(u: np.ndarray) -> None:
@@ -274,7 +310,7 @@ class Chi2Rows(Rows):
             u += shift
             np.clip(u, 0.0, self.cap, out=u)
 
-        return self.written(ratio), found.ref - self.c * shift
+        return self.written(ratio, room), found.ref - self.c * shift
 
 
 class KLRows(Rows):
@@ -287,13 +323,13 @@ class KLRows(Rows):
     def table(self, apart: np.ndarray) -> np.ndarray:
         return self.cap * np.exp(np.clip(apart * self.inverse, FAINT, 0.0))
 
-    def add(self, u: np.ndarray, part: slice, place: Place) -> tuple[float, float, float]:
+    def add(self, u: np.ndarray, p: np.ndarray | None, place: Place) -> tuple[float, float, float]:
         r = self.scaled(u, place)
         over = r > 0.0
         some = (r >= FAINT) & ~over
         np.exp(np.clip(r, FAINT, 0.0, out=r), out=r)
         r *= some
-        return self.cap * self.mass(over, part), self.cap * self.sum(r, part), 0.0
+        return self.cap * self.mass(over, p), self.cap * self.sum(r, p), 0.0
 
     def carried(self, place: Place) -> tuple[float, float, float]:
         if self.base.b == 0.0:
@@ -301,11 +337,11 @@ class KLRows(Rows):
         return 0.0, self.base.b * math.exp(self.further(place)), 0.0
 
     def settle(
-        self, u: np.ndarray, part: slice, low: Place, high: Place, reach: float
+        self, u: np.ndarray, p: np.ndarray | None, low: Place, high: Place, reach: float
     ) -> tuple[np.ndarray, tuple[float, float, float]]:
         r = self.scaled(u, high)
         full = r >= 0.0
-        self.full += self.mass(full, part)
+        self.full += self.mass(full, p)
         lowered = self.lowered(u, low)
         left = full | (lowered < _LITTLE)
         lifted = 0.0
@@ -314,7 +350,7 @@ class KLRows(Rows):
             free = (lowered <= 0.0) & ~full
             left |= free
             free &= r >= FAINT
-            lifted = self.cap * self.sum(np.exp(np.clip(r, FAINT, 0.0)) * free, part)
+            lifted = self.cap * self.sum(np.exp(np.clip(r, FAINT, 0.0)) * free, p)
         return ~left, (0.0, lifted, 0.0)
 
     def total(self, place: Place) -> float:
@@ -325,7 +361,7 @@ class KLRows(Rows):
             return None
         return self.moved(place.ref, place.x + math.log(1.0 - place.a) - math.log(place.b))
 
-    def weights(self, found: Place) -> tuple[np.ndarray, float]:
+    def weights(self, found: Place, room: Room) -> tuple[list[np.ndarray], float]:
         level = max(1.0 - found.a, 0.0) / found.b if found.b > 0.0 else 0.0
 
         def ratio(u: np.ndarray) -> None:
@@ -338,132 +374,4 @@ class KLRows(Rows):
             np.minimum(u, 1.0, out=u)
             u *= self.cap
 
-        return self.written(ratio), found.ref
-
-
-class BallRows(Rows):
-    """Sums: of ``p r``, ``p`` and ``p r^2`` of the rows above the threshold.
-
-    The unit of ``r`` is the spread of the losses, or the price. The rows get
-    ``q = p r / sum(p r)``. With ``rho`` the radius, this lies in the ball if
-    ``sum(p r^2) <= (1 + 2 rho) sum(p r)^2``, and is the answer of the whole simplex if
-    ``sum(p r) = c``: of the two thresholds the lower one is meant.
-    """
-
-    def __init__(
-        self, u: np.ndarray, p: np.ndarray | None, c: float, radius: float, spread: float
-    ) -> None:
-        super().__init__(u, p, max(spread, c) or 1.0, math.inf)
-        self.price, self.radius = c * self.inverse, radius
-
-    def ends(self, least: float, most: float, slack: float = 2.0) -> tuple[float, float]:
-        down = max(2.0 * self.price, 1.0 / math.sqrt(2.0 * self.radius))
-        return math.nextafter(least - self.c * down, -math.inf), math.nextafter(most, math.inf)
-
-    def starts(self, s: np.ndarray, w: np.ndarray) -> list[float]:
-        r = np.maximum((s - s[:, None]) * self.inverse, 0.0)
-        first, second = r @ w, (r * r) @ w
-        room = (1.0 + 2.0 * self.radius) * first * first >= second
-        low, _ = self.ends(float(s.min()), float(s.max()))
-        fits = room & (first >= self.price) & (first > 0.0)
-        return [float(self.every_u.max()), float(np.where(fits, s, low).max())]
-
-    def add(self, u: np.ndarray, part: slice, place: Place) -> tuple[float, float, float]:
-        r = self.scaled(u, place)
-        mass = self.mass(r >= 0.0, part)
-        np.maximum(r, 0.0, out=r)
-        return self.sum(r, part), mass, self.sum(r * r, part)
-
-    def scaled(self, u: np.ndarray, place: Place) -> np.ndarray:
-        r = super().scaled(u, place)
-        r *= np.abs(r) >= _TIED
-        return r
-
-    def carried(self, place: Place) -> tuple[float, float, float]:
-        a, b, d = self.base.a, self.base.b, self.base.d
-        if b == 0.0:
-            return 0.0, 0.0, 0.0
-        x = self.further(place)
-        return a + x * b, b, d + x * (2.0 * a + x * b)
-
-    def settle(
-        self, u: np.ndarray, part: slice, low: Place, high: Place, reach: float
-    ) -> tuple[np.ndarray, tuple[float, float, float]]:
-        r = self.scaled(u, high)
-        free = r >= 0.0
-        keep = ~free & (self.lowered(u, low) > 0.0)
-        mass = self.mass(free, part)
-        r *= free
-        return keep, (self.sum(r, part), mass, self.sum(r * r, part))
-
-    def total(self, place: Place) -> float:
-        if not place.a > 0.0:
-            return 0.0
-        inside = self.inside(place)
-        return min(inside, place.a / self.price) if self.price > 0.0 else inside
-
-    def inside(self, place: Place) -> float:
-        """1 on the boundary of the ball, more within."""
-        return (1.0 + 2.0 * self.radius) * place.a * (place.a / place.d)
-
-    def slope(self, place: Place) -> float:
-        return 0.0
-
-    def hit(self, place: Place) -> bool:
-        # All weight on the largest loss is in the ball.
-        return super().hit(place) or self.top(place)
-
-    def top(self, place: Place) -> bool:
-        full = (1.0 + 2.0 * self.radius) * place.b >= 1.0
-        return self.price < _TIED and place.a == 0.0 and place.b > 0.0 and full
-
-    def newton(self, place: Place) -> Place | None:
-        if not place.b > 0.0:
-            return None
-        mean = place.a / place.b
-        room = (1.0 + 2.0 * self.radius) * place.b - 1.0
-        if not room > 0.0:
-            return None
-        step = math.sqrt(max(place.d / place.b - mean * mean, 0.0) / room) - mean
-        if self.price > 0.0:
-            step = max(step, (self.price - place.a) / place.b)
-        return self.moved(place.ref, place.x + step)
-
-    def weights(self, found: Place) -> tuple[np.ndarray, float]:
-        if self.top(found):
-            return self.written(lambda u: (self.lowered(u, found) > -_TIED) / found.b), found.ref
-        mean = found.a / found.b
-        if self.price > 0.0 and found.a / self.price <= self.inside(found):
-            cut, over = mean + (self.price - found.a) / found.b, 1.0 / self.price
-        else:
-            # Around their mean: the variance of rows that are close to each other keeps its digits.
-            self.u, self.p = self.every_u, self.every_p
-            e, f, out = 0.0, 0.0, 0.0
-            for start in range(0, self.u.size, _CHUNK):
-                part = slice(start, start + _CHUNK)
-                r = self.scaled(self.u[part], found)
-                above = r >= 0.0
-                out += self.mass(~above, part)
-                r -= mean
-                r *= above
-                e, f = e + self.sum(r, part), f + self.sum(r * r, part)
-            e, f = e / found.b, f / found.b
-            variance, room = f - e * e, 2.0 * self.radius * found.b - out
-            cut, over = mean, 1.0 / found.a
-            if variance > 0.0 and room > 0.0:
-                mean, cut = mean + e, math.sqrt(variance / room)
-                over = 1.0 / (found.b * cut)
-
-        def ratio(u: np.ndarray) -> None:
-            u -= found.ref
-            u *= self.inverse
-            u += found.x
-            u -= mean
-            u += cut
-            np.maximum(u, 0.0, out=u)
-            u *= over
-
-        return self.written(ratio), found.ref - self.c * (found.x + cut - mean)
-
-
-# -------------------------------------------------------------------------------------- the search
+        return self.written(ratio, room), found.ref

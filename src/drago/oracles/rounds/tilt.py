@@ -1,0 +1,119 @@
+"""The weights of KL balls for rows in parts: ``q_i ~ p_i exp(theta u_i)``, by rounds of sums.
+
+``theta = 1 / (c + lambda)`` is where the divergence, which rises with it, meets the radius. By
+Newton's method on its square root, which is almost linear in theta, within a bracket: the search
+of ``kernels/dual_balls.cpp``, with sums over parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from drago.oracles.rounds.arrays import KL, VERTEX, search_parts
+from drago.oracles.rounds.rows import FAINT, Part, Room, few
+
+# Divergences of a smaller radius are summed from the mean, up to this exponent.
+_SMALL, _NEAR = 1e-2, 30.0
+_ROUNDS = 200
+
+
+class Tilted(NamedTuple):
+    """The weights of each part, and what the losses were divided by: 0 for a vertex."""
+
+    q: list[np.ndarray]
+    effective: float
+
+
+class _Losses:
+    """The rows, and their sums at any theta."""
+
+    def __init__(self, parts: Sequence[Part], radius: float) -> None:
+        self.parts, self.is_small = parts, radius < _SMALL
+        self.unit = 1.0 / sum(u.size for u, _ in parts)
+        self.top = max(float(u.max()) for u, _ in parts)
+        self.centre = self.top + self._sum(lambda u: u - self.top)
+        # What rounding leaves of the mean; losses that are almost tied need it.
+        self.offset = self._sum(lambda u: u - self.centre)
+        self.variance = self._sum(lambda u: self._apart(u) ** 2)
+
+    def _weighted(self, values: np.ndarray, p: np.ndarray | None) -> float:
+        return self.unit * float(values.sum()) if p is None else float(np.dot(p, values))
+
+    def _sum(self, of: Callable[[np.ndarray], np.ndarray]) -> float:
+        return sum(self._weighted(of(u), p) for u, p in few(self.parts))
+
+    def _apart(self, u: np.ndarray) -> np.ndarray:
+        return (u - self.centre) - self.offset
+
+    def tied(self) -> float:
+        """The weight of the greatest loss."""
+        return self._sum(lambda u: (u == self.top).astype(np.float64))
+
+    def at(self, theta: float) -> tuple[float, float]:
+        """The divergence at theta, and the variance of the losses under its weights."""
+        near = self.is_small and theta * (self.top - self.centre) < _NEAR
+        total = first = second = 0.0
+        for u, p in few(self.parts):
+            if near:  # differences to 1, without the 1: tiny divergences keep their digits
+                d = self._apart(u)
+                x = theta * d
+                e = np.expm1(x)
+                terms = e - x, e * d, (e + 1.0) * d * d
+            else:
+                d = u - self.top
+                e = np.exp(np.maximum(theta * d, FAINT))
+                terms = e, e * d, e * d * d
+            total += self._weighted(terms[0], p)
+            first += self._weighted(terms[1], p)
+            second += self._weighted(terms[2], p)
+        mass = 1.0 + total if near else total
+        mean = first / mass
+        spent = theta * mean - (math.log1p(total) if near else math.log(total))
+        return spent, max(second / mass - mean * mean, 0.0)
+
+
+def kl_ball(
+    parts: Sequence[Part], c: float, radius: float, theta: float, room: Room = np.empty
+) -> Tilted:
+    """``argmax over D(q || p) <= radius of <u, q> - c D(q || p)``, for ``radius > 0``.
+
+    Parameters
+    ----------
+    parts : sequence of pairs of arrays
+        Losses and weights of each; weights of None are equal ones.
+    theta : float
+        Where to start, or NaN.
+    """
+    losses = _Losses(parts, radius)
+    high = math.inf
+    if c > 0.0:
+        high = 1.0 / c
+        if losses.variance == 0.0 or losses.at(high)[0] <= radius:
+            return Tilted(search_parts(KL, parts, c, math.inf, None, room).q, c)
+    elif -math.log(losses.tied()) <= radius:
+        return Tilted(search_parts(VERTEX, parts, 0.0, math.inf, None, room).q, 0.0)
+    low, cold = 0.0, min(math.sqrt(2.0 * radius / losses.variance), 0.5 * high)
+    if not 1e-6 * cold < theta < min(high, 1e6 * cold):
+        theta = cold
+    target = math.sqrt(2.0 * radius)
+    for _ in range(_ROUNDS):
+        spent, spread = losses.at(theta)
+        low, high = (low, theta) if spent > radius else (theta, high)
+        root, step = math.sqrt(2.0 * max(spent, 0.0)), math.nan
+        if spread > 0.0:
+            step = theta - (root - target) * root / (theta * spread)
+        if not low < step < high:
+            if high == math.inf:
+                step = 4.0 * theta
+            elif low > 0.0:
+                step = math.sqrt(low * high)
+            else:
+                step = cold if cold < 0.5 * high else 0.125 * high
+        if abs(step - theta) <= 4e-16 * theta or abs(spent - radius) <= 1e-14 * radius:
+            break
+        theta = step
+    return Tilted(search_parts(KL, parts, 1.0 / theta, math.inf, None, room).q, 1.0 / theta)

@@ -1,0 +1,45 @@
+"""Rows of a source: arrays where they fit its limit, files where they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drago.files.blocks import Blocks, Held
+from drago.rows.open import Opened, open_arrays, with_baseline
+from drago.rows.open import open_rows as open_given
+from drago.sources.source import Source
+
+
+def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    """The store of a source, which has its own target, weights, groups and baseline."""
+    given = {"y": y, "sample_weight": sample_weight, "groups": groups}
+    if not isinstance(X, Source):  # something else of ours, which may be rows of numbers
+        return open_arrays(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
+    for name, values in given.items():
+        if values is not None:
+            raise TypeError(
+                f"{name} was given beside {X!r}, which has its own: name it where the source is "
+                "made."
+            )
+    blocks: Blocks = X.open(loss)
+    if not all(isinstance(column, Held) for column in blocks.columns.values()):
+        return open_given(blocks, None, loss=loss, sample_weight=None, groups=None)
+    return open_held(blocks, loss)
+
+
+def open_held(blocks: Blocks, loss: Any) -> Opened:
+    """The store of blocks that are all in memory."""
+    held: dict[str, Any] = {
+        name: column.read(0, column.shape[0]) for name, column in blocks.columns.items()
+    }
+    X = held.get("X")
+    if X is None:
+        from scipy.sparse import csr_matrix
+
+        parts = held["data"], held["indices"], held["indptr"]
+        X = csr_matrix(parts, shape=(blocks.n_samples, blocks.n_features))
+    weight, groups = held.get("sample_weight"), held.get("groups")
+    opened = open_arrays(X, held["y"], loss=loss, sample_weight=weight, groups=groups)
+    if "baseline" not in held:
+        return opened
+    return opened._replace(rows=with_baseline(opened.rows, held["baseline"], opened.kept))
