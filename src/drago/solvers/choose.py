@@ -44,7 +44,9 @@ class _AutoRule:
     few_features: int = 100
     """Whether that is so is looked at for at most so many features."""
     many_rows: int = 5000
-    """With a shift cost it is looked at from so many rows on, for squared and Huber losses."""
+    """With a shift cost it is looked at from so many rows on, for squared and Huber losses,"""
+    most_rows: int = 500_000
+    """and for squared losses up to so many, from where a start on a part of them saves more."""
 
 
 _RULE = _AutoRule()
@@ -74,9 +76,10 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
        passes; not for squared losses with a shift cost on a graphics card, where L-BFGS has the
        Hessian of all rows for its metric, unless it is the simplex with KL, whose Hessian changes
        with the weights.
-    4. Plain L-BFGS where a metric is of no use: on well-conditioned features (one output, at most
-       100 features; 5000 rows or more and the squared or Huber loss, or no shift cost), and with
-       several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
+    4. Plain L-BFGS where a metric is of no use: with fewer rows than features, on well-conditioned
+       features (one output, at most 100 features; no shift cost, or Huber's loss and 5000 rows or
+       more, or the squared loss and 500,000 at most of these), and with several outputs, fewer
+       than 10 rows an unknown and l2_reg < 0.1.
     5. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
     """
     if not problem.constraint.has_bounds:
@@ -108,8 +111,9 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if _is_well_conditioned(problem):
         why = "auto took lbfgs, for well-conditioned features; "
         return LBFGS(), () if users else (IN_METRIC, *_newton(problem)), why
+    wide = problem.n_samples < problem.n_features
     few = problem.n_samples < _RULE.rows_per_unknown * problem.n_features * problem.n_outputs
-    if problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg:
+    if wide or (problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg):
         why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
         return LBFGS(), () if users else (IN_METRIC,), why
     others = () if users else (*_newton(problem), LBFGS())
@@ -167,7 +171,8 @@ def _is_well_conditioned(problem: DROProblem) -> bool:
     """Whether the features are, where that decides."""
     if problem.n_outputs > 1 or problem.n_features > _RULE.few_features:
         return False
-    constant = problem.loss.is_of_residuals and problem.n_samples >= _RULE.many_rows
+    most = _RULE.most_rows if problem.loss.is_quadratic else math.inf
+    constant = problem.loss.is_of_residuals and _RULE.many_rows <= problem.n_samples <= most
     corners = problem.nu == 0 and problem.uncertainty.own_divergence is None
     if not (constant or corners):
         return False
