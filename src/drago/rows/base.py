@@ -79,9 +79,8 @@ class RowStore:
     is_uniform: bool = False
     """Whether all nominal weights are known to be equal."""
     least_part: int = 2000
-    """Rows below which a smaller problem takes no less time."""
     most_part: int = 1 << 62
-    """Rows that may be taken out at once."""
+    """Rows below which a smaller problem takes no less time, and those that `take` has room for."""
     small: int = 1 << 19
     """Entries of X below which a visit costs less than what goes with it."""
 
