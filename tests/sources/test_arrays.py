@@ -321,5 +321,5 @@ def test_problems_of_what_is_held(tmp_path):
         np.testing.assert_allclose(found.primal, expected.primal, rtol=1e-9)
     with pytest.raises(TypeError, match="y was given beside Source"):
         drago.DROProblem(source, Y)
-    with pytest.raises(TypeError, match="y is missing"):
+    with pytest.raises(ValueError, match="y is missing"):
         drago.DROProblem(X)

@@ -113,13 +113,22 @@ def judge(
 
 
 def judge_with(
-    problem: DROProblem, ev: Evaluation, q: Vector | None = None, *, credit: float
+    problem: DROProblem,
+    ev: Evaluation,
+    q: Vector | None = None,
+    *,
+    credit: float,
+    rest: float | None = None,
 ) -> Certificate:
-    """The certificate from these weights in Q, or from the exact ones; no others are tried."""
+    """The certificate from these weights in Q, or from the exact ones; no others are tried.
+
+    With `rest`, steps toward a minimum end where no more than that is left.
+    """
     oracle = problem.dual_oracle()
     if not problem.is_convex:
         return _flatness(problem, ev, oracle)
     search = GapSearch(problem, ev, oracle, 0.0, credit)
+    search.rest = rest
     q = search.exact if q is None else q
     search.try_all(q, search.gradient(ev, q))
     return search.result()

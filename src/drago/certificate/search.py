@@ -78,6 +78,7 @@ class GapSearch:
         self.reference, self.cancelling = problem.reference[0], problem.cancelling
         self.passes = 0.0
         self.tried_curvature = False
+        self.rest: float | None = None  # what steps toward a minimum may leave, if that is given
         self.known: tuple[RowVector | None, float] = (None, np.inf)  # some weights and their slack
 
     def gradient(self, ev: Evaluation, q: RowVector) -> Gradient:
@@ -239,8 +240,8 @@ class GapSearch:
         most = int(min(max((self.credit - 1.0) / share, 1.0), _RULE.longest))
         room = self.target * (self.reference - self.primal) - slack
         wanted = _RULE.rest * room if room > 0 else _RULE.least_rest * (self.gap - slack)
-        if not math.isfinite(wanted):
-            wanted = 0.0
+        if self.rest is not None or not math.isfinite(wanted):
+            wanted = self.rest or 0.0
         fall = room if room > 0 else np.inf
         given = (ev, q, problem.mu, problem.fit_intercept)
         w, b, n_steps = rows.class_minimum(*given, wanted, fall, most)

@@ -259,10 +259,14 @@ class ClassDescent {
         ClassHessian hessian(of.X, of.y, of.mean, of.intercept, of.mu, k);
         hessian.set(here.q, here.slopes, rate);
         hessian.fill(H);
-        // Adding the same to all intercepts changes no loss.
+        // Adding the same to all intercepts changes no loss: what rounding makes of it is dropped.
         for (Index j = 0; j < size; ++j) extra[j] = newton_ridge * H(j, j);
         for (Index j = d * k; j < size; ++j) extra[j] = newton_level * H(j, j) + tiny;
-        return newton_solve(H, extra, slope, L, {dx, size});
+        if (!newton_solve(H, extra, slope, L, {dx, size})) return false;
+        double level = 0.0;
+        for (Index j = d * k; j < size; ++j) level += dx[j] / static_cast<double>(k);
+        for (Index j = d * k; j < size; ++j) dx[j] -= level;
+        return true;
     }
 
     // dx = -H slope, by the two loops over the pairs; H_0 is the inverse of the metric, scaled.

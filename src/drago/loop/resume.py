@@ -261,7 +261,8 @@ def _found(problem: DROProblem, ev: Evaluation, q: Any, claim: dict[str, Any]) -
         return _certificate(found, gap, exact, _over_a_ball(radius), restricted_to=radius)
     # A set that cannot tell its own weights gets those that it gives itself.
     trusted = None if own.is_users and not own.can_check else q
-    return judge_with(problem, ev, trusted, credit=2.0 * claim["n_passes"] + _CREDIT)
+    effort, rest = 2.0 * claim["n_passes"] + _CREDIT, 0.1 * _OF_GAPS * claim["gap"]
+    return judge_with(problem, ev, trusted, credit=effort, rest=rest)
 
 
 def _certificate(point: Certificate, gap: float, q: Any, bound: str, **more: Any) -> Certificate:

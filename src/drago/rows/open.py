@@ -78,7 +78,7 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
 def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
     """The store of arrays."""
     if y is None:
-        raise TypeError(
+        raise ValueError(
             "y is missing: give the target of each row of X; only a source has its own."
         )
     X = check_features(X)
