@@ -19,16 +19,14 @@ import json
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tables import Table, make_tables, parser_of
+from tables import Table, make_tables, medians_in_turn, parser_of
 
 import drago
 from drago.files.blocks import Blocks, Column, Stamp
@@ -61,17 +59,6 @@ def make_blocks(folder: str, n: int, d: int, limit: int | None) -> Blocks:
 
 def problem_of(X: Any, y: Any = None) -> drago.DROProblem:
     return drago.DROProblem(X, y, uncertainty=drago.CVaR(0.1), shift_cost=0.05, l2_reg=1e-3)
-
-
-def in_turn(what: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
-    """The median time of each, in seconds; they take turns."""
-    times: dict[str, list[float]] = {name: [] for name in what}
-    for _ in range(runs):
-        for name, work in what.items():
-            began = time.perf_counter()
-            work()
-            times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def shapes(options: argparse.Namespace) -> list[tuple[int, int]]:
@@ -122,7 +109,7 @@ def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
             "visit": go,
             "evaluate": lambda problem=problem, w=w, b=b: problem.evaluate(w, b),
         }
-        found = in_turn(what, options.runs)
+        found = medians_in_turn(what, options.runs)
         table.add(
             {"rows": n, "features": d, "GB": 4e-9 * n * d, "speed": found["cat"] / found["visit"]}
             | {f"{key}_s": value for key, value in found.items()}
@@ -155,7 +142,7 @@ def solve(options: argparse.Namespace) -> list[dict[str, Any]]:
             "memory": lambda X=X, y=y, go=go: go("memory", lambda: problem_of(X, y)),
             "files": lambda blocks=blocks, go=go: go("files", lambda: problem_of(blocks)),
         }
-        found = in_turn(what, options.runs)
+        found = medians_in_turn(what, options.runs)
         here, there = results["memory"].primal, results["files"].primal
         table.add(
             {

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +25,7 @@ if __name__ == "__main__":  # before BLAS is loaded
 
 import numpy as np
 import scipy.sparse as sp
-from tables import Table, make_tables, parser_of
+from tables import Table, make_tables, medians_in_turn, parser_of
 from threadpoolctl import threadpool_limits
 
 import drago
@@ -62,17 +60,6 @@ def data(n: int, d: int, condition: float, loss: str) -> tuple[Any, Any]:
     if loss == "logistic":
         return X, (rng.random(n) < 1.0 / (1.0 + np.exp(-2.0 * z))).astype(float)
     return X, z + rng.standard_t(4, n)
-
-
-def in_turn(what: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
-    """The median time of each, in seconds; they take turns."""
-    times: dict[str, list[float]] = {name: [] for name in what}
-    for _ in range(runs):
-        for name, work in what.items():
-            began = time.perf_counter()
-            work()
-            times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(each) for name, each in times.items()}
 
 
 # ------------------------------------------------------------------------------------- visit
@@ -133,7 +120,7 @@ def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
             "products": lambda X=X, w=w32, r=r32: (X @ w, X.T @ r),
         }
         with threadpool_limits(1), limited(1):
-            found = in_turn(what, options.runs)
+            found = medians_in_turn(what, options.runs)
         table.add(
             {
                 "loss": loss,
@@ -197,7 +184,7 @@ def threads(options: argparse.Namespace) -> list[dict[str, Any]]:
 
         what = {f"{k} threads": lambda f=solve, k=k: f(k) for k in (1, 2)}
         what |= {f"product {k}": lambda f=product, k=k: f(k) for k in (1, 2)}
-        one, two, product_one, product_two = in_turn(what, options.runs).values()
+        one, two, product_one, product_two = medians_in_turn(what, options.runs).values()
         gains = {"gain": one / two, "product_gain": product_one / product_two}
         table.add(name | {"one_ms": 1e3 * one, "two_ms": 1e3 * two} | gains)
     return table.rows

@@ -1,10 +1,12 @@
-"""What the benchmarks have in common: tables of rows, printed as they come and written as CSV."""
+"""What the benchmarks have in common: tables, printed as they come and written as CSV; turns."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import re
+import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,3 +82,14 @@ class Table:
             else:
                 cells.append(f"{value:>{width}{kind}}")
         print(" ".join(cells).rstrip(), flush=True)
+
+
+def medians_in_turn(what: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
+    """The median time of each, in seconds; they take turns."""
+    times: dict[str, list[float]] = {name: [] for name in what}
+    for _ in range(runs):
+        for name, work in what.items():
+            began = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(each) for name, each in times.items()}
