@@ -322,7 +322,7 @@ def test_what_belongs_to_the_rows_is_in_the_source(tmp_path):
     for name in ("y", "sample_weight", "groups"):
         with pytest.raises(ValueError, match=f"but {name}= was given"):
             drago.DROProblem(given, **{name: y})
-    with pytest.raises(TypeError, match="y is missing"):
+    with pytest.raises(ValueError, match="y is missing"):
         drago.DROProblem(X)
 
 
