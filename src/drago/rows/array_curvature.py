@@ -14,6 +14,8 @@ from drago.rows.threads import threads_for
 
 # Entries of a matrix of rows that stays in the cache.
 _IN_CACHE = 1 << 15
+# Entries of rows up to which their leverages take no time to speak of.
+_FEW_ENTRIES = 1 << 18
 # Over one in so many ranks it is looked at how weights rise with the losses.
 _RANKS = 64
 # Rows that are looked at for each that is wanted.
@@ -147,7 +149,12 @@ class ArrayCurvature(RowStore):
         return np.sqrt(out)
 
     def leverage_bound(self, chosen: Chosen, root: Matrix, intercept: bool) -> float:
-        """By the greatest norm of a row, and what is no less than that of the matrix."""
+        """By the greatest norm of a row, and what is no less than that of the matrix.
+
+        Leverages of a few rows are had at once, and exact.
+        """
+        if chosen.index.size * self.n_features < _FEW_ENTRIES:
+            return np.inf
         size = np.abs(root)
         most = min(np.sqrt(size.sum(0).max() * size.sum(1).max()), np.linalg.norm(root))
         return float(most * np.hypot(chosen.longest, float(intercept)))

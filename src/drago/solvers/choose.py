@@ -30,7 +30,8 @@ class _AutoRule:
     """Compiled or not, they win where the tail holds from so many to so many rows an unknown."""
     tiny: int = 1 << 15
     """They win in balls with the logistic loss, whose curvature changes on the way, up to so many
-    entries; for a small shift cost, up to a quarter of that."""
+    entries; for a small shift cost, up to a quarter of that. On such data it hardly matters whether
+    there are fewer rows than features, and a weight of 2 shall be two rows."""
     small_shift_cost: float = 0.01
     """What a small shift cost is at most, as a share of the objective at w = 0."""
     very_few_unknowns: int = 20
@@ -76,10 +77,10 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
        passes; not for squared losses with a shift cost on a graphics card, where L-BFGS has the
        Hessian of all rows for its metric, unless it is the simplex with KL, whose Hessian changes
        with the weights.
-    4. Plain L-BFGS where a metric is of no use: with fewer rows than features, on well-conditioned
-       features (one output, at most 100 features; no shift cost, or Huber's loss and 5000 rows or
-       more, or the squared loss and 500,000 at most of these), and with several outputs, fewer
-       than 10 rows an unknown and l2_reg < 0.1.
+    4. Plain L-BFGS where a metric is of no use: with fewer rows than features (but for tiny data,
+       2^15 entries), on well-conditioned features (one output, at most 100 features; no shift
+       cost, or Huber's loss and 5000 rows or more, or the squared loss and 500,000 at most of
+       these), and with several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
     5. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
     """
     if not problem.constraint.has_bounds:
@@ -111,7 +112,7 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     if _is_well_conditioned(problem):
         why = "auto took lbfgs, for well-conditioned features; "
         return LBFGS(), () if users else (IN_METRIC, *_newton(problem)), why
-    wide = problem.n_samples < problem.n_features
+    wide = problem.n_samples < problem.n_features and problem.n_entries > _RULE.tiny
     few = problem.n_samples < _RULE.rows_per_unknown * problem.n_features * problem.n_outputs
     if wide or (problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg):
         why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
