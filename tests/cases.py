@@ -8,6 +8,22 @@ import scipy.sparse as sp
 
 import drago
 
+# What every store is held to: a set and a divergence.
+SETS_OF_STORES = {
+    "cvar": ("cvar", "chi2"),
+    "cvar kl": ("cvar", "kl"),
+    "simplex": ("simplex", "chi2"),
+    "simplex kl": ("simplex", "kl"),
+    "extremile": ("extremile", "chi2"),
+    "extremile kl": ("extremile", "kl"),
+    "esrm": ("esrm", "chi2"),
+    "spectrum": (drago.Spectrum(integral=lambda u: u**3), "kl"),
+    "chi2 ball": ("chi2_ball", "auto"),
+    "kl ball": ("kl_ball", "auto"),
+    "groups": (drago.Grouped("cvar"), "chi2"),
+    "groups kl": (drago.Grouped("extremile"), "kl"),
+}
+
 EPS = np.finfo(float).eps
 # A solve takes a point that is level with its best one, up to 4e-16 of the objective, where the
 # gap is smaller. That and a rounding is what a certificate may raise the objective by.

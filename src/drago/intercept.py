@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago.rows.classes import new_point
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -115,9 +116,7 @@ def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
     given += [not problem.divergence.is_chi2, True, oracle.cap if is_capped else 0.0, problem.nu]
     # One feature, 0 on all rows, and a unit metric.
     given += [1.0, np.zeros(1), np.ones(1), none, none, 1.0 / k, theta, np.empty(2 * k)]
-    for _ in range(2):
-        given += [np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n)]
-    given += [np.empty((n, k)), np.empty(2 * k)]
+    given += [*new_point(n, k), *new_point(n, k), np.empty((n, k)), np.empty(2 * k)]
     given += [np.empty((_PAIRS, 2 * k)), np.empty((_PAIRS, 2 * k)), 0, 0]
     more = False, False, None if is_capped else oracle.solve_into, None
     start = kernels.class_descend(*given, 0.0, np.nan, True, 0, *[0.0] * 3, *more)

@@ -8,28 +8,14 @@ import pytest
 import scipy.sparse as sp
 
 import drago
-from cases import thinned
+from cases import SETS_OF_STORES, thinned
 from drago.files.blocks import Blocks, Column, Held, SourceChangedError, Stamp, checksum
 from drago.rows import file_part
 from drago.rows.files import FileRows
 
 N, D = 230, 5
 LOSSES = ["squared", "huber", "logistic", "multinomial"]
-SETS = {
-    "cvar": ("cvar", "chi2"),
-    "cvar kl": ("cvar", "kl"),
-    "mean": (drago.CVaR(1.0), "chi2"),
-    "simplex": ("simplex", "chi2"),
-    "simplex kl": ("simplex", "kl"),
-    "extremile": ("extremile", "chi2"),
-    "extremile kl": ("extremile", "kl"),
-    "esrm": ("esrm", "chi2"),
-    "spectrum": (drago.Spectrum(integral=lambda u: u**3), "kl"),
-    "chi2 ball": ("chi2_ball", "auto"),
-    "kl ball": ("kl_ball", "auto"),
-    "groups": (drago.Grouped("cvar"), "chi2"),
-    "groups kl": (drago.Grouped("extremile"), "kl"),
-}
+SETS = {"mean": (drago.CVaR(1.0), "chi2"), **SETS_OF_STORES}
 STORAGE = {"float64": np.float64, "float32": np.float32, "csr": sp.csr_array}
 
 

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 import drago
+from cases import SETS_OF_STORES as SETS
 from cases import thinned
 from drago.files.checkpoint import CheckpointError
 from drago.metric import make_metric
@@ -19,20 +20,6 @@ N, D = 180, 4
 ENDS = (50, 121)
 KINDS = {kind.kind: kind for kind in (Iterations, SupportIterations, LaggedIterations)}
 LOSSES = ["squared", "huber", "logistic", "multinomial"]
-SETS = {
-    "cvar": ("cvar", "chi2"),
-    "cvar kl": ("cvar", "kl"),
-    "simplex": ("simplex", "chi2"),
-    "simplex kl": ("simplex", "kl"),
-    "extremile": ("extremile", "chi2"),
-    "extremile kl": ("extremile", "kl"),
-    "esrm": ("esrm", "chi2"),
-    "spectrum": (drago.Spectrum(integral=lambda u: u**3), "kl"),
-    "chi2 ball": ("chi2_ball", "auto"),
-    "kl ball": ("kl_ball", "auto"),
-    "groups": (drago.Grouped("cvar"), "chi2"),
-    "groups kl": (drago.Grouped("extremile"), "kl"),
-}
 
 
 class Hidden(PartVector):

@@ -190,8 +190,8 @@ class GapSearch:
         slack = self._slack(q)
         if slack >= self.gap:
             return tried
-        cheap = problem.rows.has_cheap_gram(problem.loss)
         room = self.target * (self.reference - self.primal) - slack
+        cheap = problem.rows.has_cheap_gram(problem.loss)
         cheap = cheap or curvature_cost(problem, support) <= _RULE.at_once
         size = support if cheap else max(few_rows(problem), _RULE.growth * tried)
         while True:

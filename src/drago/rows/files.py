@@ -35,14 +35,13 @@ from drago.rows.base import (
 from drago.rows.file_part import Buffers, Features, FilePart, Piece
 from drago.rows.guessed import nearest, rest_after
 from drago.rows.memory import ArrayRows
+from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
 from drago.rows.threads import limited, threads_for
 from drago.sources.memory import as_bytes
 
-# Share of the total weight below which a row counts as dropped: its inverse must be finite.
-_NEGLIGIBLE = 1e-200
 # Shares of the memory limit: for rows that are taken out, and for vectors. What is left is for what
 # is computed with them.
 _TAKEN, _VECTORS = 0.25, 0.5
@@ -181,7 +180,7 @@ class FileRows(PartedRows):
         most = max(float(each.max()) for each in given)
         total = sum(float((each / most).sum()) for each in given)
         found = [self.memory.kept(each / most / total) for each in given]
-        if not min(float(each.min()) for each in found) > _NEGLIGIBLE:
+        if not min(float(each.min()) for each in found) > NEGLIGIBLE:
             raise ValueError(
                 "sample_weight must be positive on all rows in files, but some weigh nothing or "
                 "next to nothing: leave these rows out of the source."

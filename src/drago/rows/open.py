@@ -19,7 +19,7 @@ from drago.rows.base import RowStore
 from drago.rows.memory import ArrayRows
 
 # Share of the total weight below which a row counts as dropped: its inverse must be finite.
-_NEGLIGIBLE = 1e-200
+NEGLIGIBLE = 1e-200
 
 
 class Opened(NamedTuple):
@@ -92,7 +92,7 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
         # Divided by the largest first: a sum of huge weights must not overflow.
         p = p / p.max()
         p = p / p.sum()
-        some = p > _NEGLIGIBLE
+        some = p > NEGLIGIBLE
         if not some.all():
             kept = some
             X, y, p = X[kept], y[kept], p[kept]
