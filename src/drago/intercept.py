@@ -114,8 +114,8 @@ def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
     is_capped, none = problem.uncertainty.is_capped, np.empty((0, 0))
     given = [np.zeros((n, 1)), rows.y, rows.kernel_baseline, rows.p]
     given += [not problem.divergence.is_chi2, True, oracle.cap if is_capped else 0.0, problem.nu]
-    # One feature, 0 on all rows, and a unit metric.
-    given += [1.0, np.zeros(1), np.ones(1), none, none, 1.0 / k, theta, np.empty(2 * k)]
+    # One feature, 0 on all rows.
+    given += [1.0, np.zeros(1), np.zeros(1), none, none, theta, np.empty(2 * k)]
     given += [*new_point(n, k), *new_point(n, k), np.empty((n, k)), np.empty(2 * k)]
     given += [np.empty((_PAIRS, 2 * k)), np.empty((_PAIRS, 2 * k)), 0, 0]
     more = False, False, None if is_capped else oracle.solve_into, None

@@ -244,7 +244,8 @@ class GapSearch:
             wanted = self.rest or 0.0
         fall = room if room > 0 else np.inf
         given = (ev, q, problem.mu, problem.fit_intercept)
-        w, b, n_steps = rows.class_minimum(*given, wanted, fall, most)
+        is_patient = most == _RULE.longest  # nobody counts them
+        w, b, n_steps = rows.class_minimum(*given, wanted, fall, most, is_patient)
         self.tried_curvature = True
         self._spend(1.0 + n_steps * share)
         with suppress(NonFiniteLossError):

@@ -13,8 +13,8 @@ using OutMatrix = Array2<double>;
 
 auto descend(const InMatrix& X, Array1<const std::int64_t> y, const InArray& baseline,
              const InArray& p, bool is_kl, bool intercept, double cap, double nu, double mu,
-             const InArray& mean, const InArray& eigenvalues, const InMatrix& basis,
-             const InMatrix& turned, double along, const OutArray& theta, const OutArray& slope,
+             const InArray& mean, const InArray& squares, const InMatrix& basis,
+             const InMatrix& turned, const OutArray& theta, const OutArray& slope,
              const OutMatrix& raw, const OutArray& losses, const OutMatrix& slopes,
              const OutArray& q, const OutMatrix& other_raw, const OutArray& other_losses,
              const OutMatrix& other_slopes, const OutArray& other_q, const OutMatrix& draw,
@@ -41,10 +41,9 @@ auto descend(const InMatrix& X, Array1<const std::int64_t> y, const InArray& bas
         };
     }
     nb::gil_scoped_release release;
-    const ClassProblem of{view(X),    view(y), view(baseline), view(p),           is_kl,
-                          intercept,  cap,     nu,             mu,                view(mean),
-                          view(eigenvalues),   view(basis),    view(turned),      along,
-                          asked,      asked_for_rates};
+    const ClassProblem of{view(X),       view(y),     view(baseline), view(p), is_kl,
+                          intercept,     cap,         nu,             mu,      view(mean),
+                          view(squares), view(basis), view(turned),   asked,   asked_for_rates};
     const ClassPoint own{view(raw), view(losses), view(slopes), view(q)};
     const ClassPoint other{view(other_raw), view(other_losses), view(other_slopes), view(other_q)};
     ClassMemory memory{view(steps), view(changes), count, next};
@@ -113,8 +112,8 @@ bool hessian(const InMatrix& X, Array1<const std::int64_t> y, const InMatrix& sl
 void bind_classes(nb::module_& m) {
     m.def("class_descend", &descend, "X"_a.noconvert(), "y"_a.noconvert(),
           "baseline"_a.noconvert(), "p"_a.noconvert(), "is_kl"_a, "intercept"_a, "cap"_a, "nu"_a,
-          "mu"_a, "mean"_a.noconvert(), "eigenvalues"_a.noconvert(), "basis"_a.noconvert(),
-          "turned"_a.noconvert(), "along"_a, "theta"_a.noconvert(), "slope"_a.noconvert(),
+          "mu"_a, "mean"_a.noconvert(), "squares"_a.noconvert(), "basis"_a.noconvert(),
+          "turned"_a.noconvert(), "theta"_a.noconvert(), "slope"_a.noconvert(),
           "raw"_a.noconvert(), "losses"_a.noconvert(), "slopes"_a.noconvert(), "q"_a.noconvert(),
           "other_raw"_a.noconvert(), "other_losses"_a.noconvert(), "other_slopes"_a.noconvert(),
           "other_q"_a.noconvert(), "draw"_a.noconvert(), "step"_a.noconvert(),

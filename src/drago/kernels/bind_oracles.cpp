@@ -67,24 +67,6 @@ void bind_losses(nb::module_& m) {
         "y"_a.noconvert(), "raw"_a.noconvert(), "losses"_a.noconvert(), "dlosses"_a.noconvert(),
         "Softmax cross-entropy; whether the arrays fit together and each label is an output's.");
     m.def(
-        "multinomial_along",
-        [](Array1<const std::int64_t> y, Array2<const double> from, Array2<const double> step,
-           double t, Array2<double> raw, OutArray losses, Array2<double> dlosses) {
-            const std::size_t n = from.shape(0), k = from.shape(1);
-            const bool fits = y.shape(0) == n && has_shape(step, n, k) && has_shape(raw, n, k) &&
-                              losses.shape(0) == n && has_shape(dlosses, n, k);
-            if (!fits) throw nb::value_error("arrays of several outputs that do not fit together");
-            nb::gil_scoped_release release;
-            for (std::size_t i = 0; i < n; ++i)
-                if (y.data()[i] < 0 || y.data()[i] >= static_cast<Index>(k)) return false;
-            softmax_rows<true>(view(y), from.data(), step.data(), t, static_cast<Index>(k),
-                               raw.data(), view(losses), dlosses.data());
-            return true;
-        },
-        "y"_a.noconvert(), "from"_a.noconvert(), "step"_a.noconvert(), "t"_a, "raw"_a.noconvert(),
-        "losses"_a.noconvert(), "dlosses"_a.noconvert(),
-        "Softmax cross-entropy at raw = from + t step; whether each label is an output's.");
-    m.def(
         "slope_along",
         [](InArray q, Array2<const double> slopes, Array2<const double> step) {
             const std::size_t n = q.shape(0);

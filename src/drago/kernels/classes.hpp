@@ -179,6 +179,22 @@ inline void balance_rows(Vec<const std::int64_t> y, Mat<const double> raw, In lo
     }
 }
 
+// The curvature of the weighted losses in the raw predictions, in the mean over the directions in
+// which they have one: sum_i q_i tr(diag(pi_i) - pi_i pi_i') / (k - 1), or a little more than 0.
+inline double mean_curvature(Vec<const std::int64_t> y, In q, Mat<const double> slopes) {
+    const double least = 1e-9;
+    double total = 0.0;
+    for (Index i = 0; i < q.size; ++i) {
+        if (q[i] == 0.0) continue;
+        const double* __restrict s = slopes.row(i);
+        double square = 0.0;
+#pragma omp simd reduction(+ : square)
+        for (Index c = 0; c < slopes.cols; ++c) square += s[c] * s[c];
+        total -= q[i] * (2.0 * s[y[i]] + square);
+    }
+    return std::max(total, least) / static_cast<double>(slopes.cols - 1);
+}
+
 // sum_i q_i <slopes_i, step_i>, over the rows of weight.
 inline double slope_along(In q, Mat<const double> slopes, Mat<const double> step) {
     double total = 0.0;

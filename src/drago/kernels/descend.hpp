@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -15,23 +16,24 @@
 #include "class_newton.hpp"
 #include "classes.hpp"
 #include "dual_capped.hpp"
+#include "math.hpp"
 #include "narrow.hpp"
 #include "newton.hpp"
 #include "views.hpp"
 
 namespace drago {
 
-// The problem and the metric: `basis` and its transpose are empty where the metric is diagonal,
-// the baseline where there is none.
+// The problem and the metric: `squares` are the mean squares of the features along the directions of
+// `basis`, which is empty, as its transpose, for the features themselves; so is the baseline where
+// there is none.
 struct ClassProblem {
     Mat<const double> X;
     Vec<const std::int64_t> y;
     In baseline, p;
     bool is_kl, intercept;
     double cap, nu, mu;
-    In mean, eigenvalues;
+    In mean, squares;
     Mat<const double> basis, turned;
-    double along;
     // The weights at some losses, for another set than the capped simplex.
     std::function<void(Out losses, Out q)> weights;
     // And the rates at which they respond to these.
@@ -99,6 +101,7 @@ class ClassDescent {
         answer.value = value, answer.has_step = has_step;
         by_newton = newton_steps;
         take_apart();
+        bend = mean_curvature(of.y, here.q, here.slopes);
         if (!answer.has_step) direction();
         answer.has_step = true;
         measure(answer);
@@ -156,14 +159,13 @@ class ClassDescent {
     double *draw, *dx, *fresh, *turned, *spare, *sums, *shift;
     double last = -1.0, ridge[3] = {};
     Index trials = 0;
-    double plain_square = 0.0;
+    // The curvature of the losses here, in the raw predictions: the metric goes along with it.
+    double plain_square = 0.0, bend = 1.0;
     bool by_newton = false;
 
-    double dot(const double* __restrict a, const double* __restrict b) const {
-        double total = 0.0;
-#pragma omp simd reduction(+ : total)
-        for (Index j = 0; j < size; ++j) total += a[j] * b[j];
-        return total;
+    double dot(const double* a, const double* b) const {
+        const auto term = [&](Index j) DRAGO_INLINED { return std::array{a[j] * b[j]}; };
+        return drago::sums<1>(size, term)[0];
     }
 
     // to = X w + b at some theta.
@@ -179,17 +181,21 @@ class ClassDescent {
 
     // to = B^-1 from, with the metric B.
     void unbend(const double* from, double* to) {
+        const auto divide = [&](const double* numerator, double* result) {
+            for (Index j = 0; j < d; ++j) {
+                const double factor = 1.0 / (bend * of.squares[j] + of.mu);
+                for (Index c = j * k; c < (j + 1) * k; ++c) result[c] = factor * numerator[c];
+            }
+        };
         if (of.basis.empty()) {
-            for (Index j = 0; j < d; ++j)
-                for (Index c = 0; c < k; ++c) to[j * k + c] = from[j * k + c] / of.eigenvalues[j];
+            divide(from, to);
         } else {
             std::fill(shift, shift + k, 0.0);
             narrow_predict(of.turned, {from, d, k}, {shift, k}, {spare, d, k});
-            for (Index j = 0; j < d; ++j)
-                for (Index c = 0; c < k; ++c) spare[j * k + c] /= of.eigenvalues[j];
+            divide(spare, spare);
             narrow_predict(of.basis, {spare, d, k}, {shift, k}, {to, d, k});
         }
-        for (Index j = d * k; j < size; ++j) to[j] = from[j] / of.along;
+        for (Index j = d * k; j < size; ++j) to[j] = from[j] / bend;
     }
 
     // The gradient at `here`.
@@ -202,6 +208,7 @@ class ClassDescent {
         }
         if (of.intercept) std::copy(sums, sums + k, slope.data + d * k);
         take_apart();
+        bend = mean_curvature(of.y, here.q, here.slopes);
     }
 
     // The slopes' sums, and the square of the gradient in w, from the gradient.
@@ -234,7 +241,7 @@ class ClassDescent {
         for (Index c = 0; c < k; ++c)
             if (sums[c] > 0.0) share = std::max(share, sums[c] / (sums[c] + shift[c]));
         for (Index j = 0; j < d; ++j)
-            spread += (of.eigenvalues[j] - of.mu) / of.along + of.mean[j] * of.mean[j];
+            spread += of.squares[j] + of.mean[j] * of.mean[j];
         answer.tangent += share * share * (1.0 + 0.125 * spread / of.mu);
     }
 
@@ -277,7 +284,11 @@ class ClassDescent {
         std::copy(slope.data, slope.data + size, turned);
         for (Index age = 0; age < memory.count; ++age) {
             const double *s = memory.steps.row(row(age)), *y = memory.changes.row(row(age));
-            const double rho = 1.0 / dot(s, y), a = rho * dot(s, turned);
+            const auto term = [&](Index j) DRAGO_INLINED {
+                return std::array{s[j] * y[j], s[j] * turned[j]};
+            };
+            const auto [curved, along] = drago::sums<2>(size, term);
+            const double rho = 1.0 / curved, a = rho * along;
             coefficients[age] = a, coefficients[m + age] = rho;
             for (Index j = 0; j < size; ++j) turned[j] -= a * y[j];
         }

@@ -70,23 +70,6 @@ inline void gradient_tile(const double* const* x, Index rows, Index j, int featu
         for (int c = 0; c < wide; ++c) out[r * width + c] += sum[r][c];
 }
 
-// raw = x w + b for some rows: `width` columns of w and b, `k` of raw, of which `kept` are written.
-inline void predict_rows(const double* const* rows, Index count, Index d, const double* w,
-                         Index width, const double* b, double* raw, Index k, Index kept) {
-    for (Index i = 0; i < count; i += narrow_rows) {
-        const int some = static_cast<int>(std::min<Index>(narrow_rows, count - i));
-        const double* x[narrow_rows];
-        for (int r = 0; r < narrow_rows; ++r) x[r] = rows[i + std::min(r, some - 1)];
-        Index c = 0;
-        for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
-            predict_tile<2 * narrow_step>(x, some, d, w + c, width, b + c, raw + i * k + c, k,
-                                          kept - c);
-        if (c < width)
-            predict_tile<narrow_step>(x, some, d, w + c, width, b + c, raw + i * k + c, k,
-                                      kept - c);
-    }
-}
-
 // total (d x width) += x' s for some rows.
 inline void add_rows(const double* const* x, Index count, Index d, const double* s, Index width,
                      double* total) {

@@ -226,14 +226,13 @@ class ArrayCurvature(RowStore):
         wanted: float,
         room: float,
         most: int,
+        is_patient: bool = True,
     ) -> tuple[Matrix, Vector, int]:
         """Near the minimum of ``sum_i q_i l_i + (mu/2) ||w||^2``, see `class_minimum`."""
         index = np.flatnonzero(q)
         X, p = np.ascontiguousarray(self.dense(index)), q[index] / q[index].sum()
-        bent = self.class_curvature(ev.dlosses, q)
-        curvature = max(float(np.linalg.norm(bent, 1)), 1e-300)
-        of_rows, start = (X, self.y[index], p), (ev.w, ev.b)
-        return class_minimum(*of_rows, curvature, mu, start, intercept, wanted, room, most)
+        y, start = self.y[index], (ev.w, ev.b)
+        return class_minimum(X, y, p, mu, start, intercept, wanted, room, most, is_patient)
 
     def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Vector:
         F, k = chosen.features(self, intercept), inverse.shape[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ class _DescentRule:
     """Pairs of steps and changes of the gradient that are kept."""
     at_once: int = 4
     """Iterations after which it is looked at whether there is use in more."""
+    least: int = 8
+    """And after which their pace can be told."""
     full: float = 0.5
     """The directions of the features are found where that takes this share of the products with
     the features in as many iterations as there are pairs, or less."""
@@ -51,26 +54,26 @@ def class_minimum(
     X: Matrix,
     y: Labels,
     p: Vector,
-    curvature: float,
     mu: float,
     start: tuple[Matrix, Vector],
     intercept: bool,
     wanted: float,
     room: float,
     most: int,
+    is_patient: bool = True,
 ) -> tuple[Matrix, Vector, int]:
     """Near the minimum of ``sum_i p_i l_i + (mu/2) ||w||^2``, from a start; and the iterations.
 
     Parameters
     ----------
-    curvature : float
-        About that of the weighted losses in the raw predictions.
     wanted : float
         What ``||gradient||^2 / (2 mu)`` is to fall to.
     room : float
         Where the objective falls by more than that there is no use in the minimum.
     most : int
         Iterations at most.
+    is_patient : bool
+        Otherwise it is given up as soon as their pace tells that there would have to be more.
     """
     n, d = X.shape
     w, b = start
@@ -94,7 +97,7 @@ def class_minimum(
     def weights(losses: Vector, nu: float, to: Vector) -> None:
         to[:] = p
 
-    settings = (False, intercept, 0.0, 1.0, mu, mean, curvature * squares + mu, *basis, curvature)
+    settings = (False, intercept, 0.0, 1.0, mu, mean, squares, *basis)
     given = (X, y, np.empty(0), p, *settings, theta, np.empty(size))
     steps = (False, False, weights, None)
 
@@ -106,13 +109,19 @@ def class_minimum(
             here, there = there, here
         return found
 
-    start_value = value = call(0, 0, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0)[2]
+    found = call(0, 0, 0.0, np.nan, True, 0, 0.0, 0.0, 0.0)
+    start_value = value = found[2]
+    start_rest = rest = found[4]
     done = state = count = following = 0
     while state == 0 and done < most and start_value - value <= room:
+        if done >= _RULE.least and not is_patient:
+            fallen = math.log(max(start_rest / max(rest, 1e-300), 1.0 + 1e-9))
+            if done * math.log(max(rest / max(wanted, 1e-300), 1.0)) > (most - done) * fallen:
+                break
         # Its share of what was gained over a reference that lies 1 above the start.
         at_once = min(_RULE.at_once, most - done)
         goal = (value, np.nan, False, at_once, start_value + 1.0, 0.0, wanted)
         found = call(count, following, *goal)
-        done, value, (count, following, state) = done + found[0], found[2], found[6:9]
+        done, value, rest, (count, following, state) = done + found[0], *found[2:5:2], found[6:9]
     w = theta[: d * k].reshape(d, k)
     return w, theta[d * k :] - mean @ w if intercept else np.zeros(k), int(done)

@@ -151,9 +151,8 @@ class ClassRun:
             problem.nu,
             problem.mu,
             self.mean,
-            metric.eigenvalues,
+            self.squares,
             *self.basis,
-            metric.intercept,
         )
 
     def minimise(self) -> str:
@@ -163,7 +162,7 @@ class ClassRun:
         self._call(0, 0.0, 0.0, is_start=True)
         self.passes += 1.0
         self._observe()
-        first, state, doubt = self.estimate, 0, 1.0
+        first, state, doubt, effort = self.estimate, 0, 1.0, 1.0
         while state != 2:
             # The last certificate tells how much smaller than the tangents' bound the best one is.
             share = _RULE.close * loop.tol
@@ -180,12 +179,13 @@ class ClassRun:
                 fallen = math.log(max(first / max(self.estimate, 1e-300), 1.0 + 1e-9))
                 wanted = share * (self.reference - self.value)
                 left = self.n_iter * math.log(max(self.tangent / wanted, 1.0)) / fallen
-                if self._certificate_time(pace) < left * pace:
+                if effort * self._certificate_time(pace) < left * pace:
                     promised = self._promised()
                     pays = self._is_within(doubt * promised, share)
             self._observe(milestone=pays)
             if pays:  # and was not enough
                 doubt = max(2.0 * doubt, min(loop.best.gap / promised, 1e3))
+                effort *= 2.0
             if not self.newton and self.n_iter >= _RULE.first and self._is_for_newton(pace):
                 self.newton, self.has_step = True, False
             if self.n_iter - self.refreshed >= _RULE.fresh:
