@@ -151,13 +151,16 @@ TUNING: dict[str, Source] = {
     "linear 6000x40x60 cond 1e2": Source(
         partial(linear, 6000, 40, 60, 507, 1e2), (WIDE,), (THIN,), False
     ),
+    "tissue": Source(partial(shipped, "dslabs", "tissue_gene_expression", "y"), (WIDE, THIN)),
+    "clusters 150x400x6": Source(partial(clusters, 150, 400, 6, 601, 1e2, 6.0), (WIDE, THIN)),
+    "clusters 300x800x10": Source(partial(clusters, 300, 800, 10, 602, 1e2, 6.0), (THIN,), (WIDE,)),
+    "linear 200x300x4": Source(partial(linear, 200, 300, 4, 603, 1e2), (WIDE,), (THIN,)),
 }
 
 HELD_OUT: dict[str, Source] = {
     "iris": Source(partial(of_sklearn, "iris"), (WIDE, STIFF), (THIN,)),
     "glass": Source(partial(shipped, "MASS", "fgl", "type"), (WIDE, LOOSE), (THIN,)),
     "olive": Source(partial(shipped, "dslabs", "olive", "area", "region"), (WIDE,), (THIN, RANKED)),
-    "tissue": Source(partial(shipped, "dslabs", "tissue_gene_expression", "y"), (WIDE, THIN)),
     "hpc": Source(partial(shipped, "modeldata", "hpc_data", "class"), (THIN, STIFF), (WIDE,)),
     "concrete-5": Source(partial(binned, "concrete", 5), (WIDE, RANKED), (THIN,)),
     "acsincome-4": Source(partial(binned, "acsincome1k", 4), (WIDE, THIN)),
@@ -220,6 +223,7 @@ HELD_OUT: dict[str, Source] = {
         partial(clusters, 9000, 30, 50, 203, 30.0), (WIDE,), (THIN,), False
     ),
     "clusters 900x15x60": Source(partial(clusters, 900, 15, 60, 204, 1.0, 6.0), (WIDE, LOOSE)),
+    "clusters 120x250x5": Source(partial(clusters, 120, 250, 5, 208, 10.0, 5.0), (WIDE,), (THIN,)),
     "clusters 100000x50x20": Source(
         partial(clusters, 100_000, 50, 20, 205, 1e2, 4.0), (WIDE,), (THIN,), False
     ),

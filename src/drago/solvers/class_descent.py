@@ -67,6 +67,9 @@ class _ClassRule:
     """Where the optimum seems near, it is looked at again after one in so many iterations."""
     close: float = 0.69
     """An estimate is looked at when it is this share of the gap that is wanted."""
+    few_pairs: int = 10
+    """Pairs that are kept where there are fewer rows than features: older ones lead astray there,
+    and cost more than the rows."""
     fresh: int = 50
     """Iterations after which the raw predictions, sums of so many steps, are computed afresh."""
 
@@ -127,6 +130,7 @@ class ClassRun:
         if intercept:
             self.theta = np.append(self.theta, b + self.mean @ w)
         size = self.theta.size
+        memory = min(memory, _RULE.few_pairs) if n < d else memory
         memory = max(1, min(memory, 2 * size))
         self.slope = np.empty(size)
         # Where it is, and where it tries: kept, because fresh memory costs more than a step.
