@@ -24,6 +24,12 @@ class SpectralSet(UncertaintySet):
 
     def masses(self, p: Vector) -> Vector:
         """The spectrum's mass of consecutive intervals of lengths `p`, from 0 upward."""
+        found = self.between(_ends(p), p)
+        # What a million roundings left of the sum 1 is shared out.
+        return found / found.sum()
+
+    def between(self, ends: Vector, p: Vector) -> Vector:
+        """The spectrum's mass between neighbours among `ends`, whose distances are `p`."""
         raise NotImplementedError  # pragma: no cover
 
     def tail(self, x: Vector) -> Vector:
@@ -60,8 +66,8 @@ class Extremile(SpectralSet):
     def _check(self) -> None:
         check_number("n_draws", self.n_draws, low=1)
 
-    def masses(self, p: Vector) -> Vector:
-        return _normalised(kernels.spectral_masses(1, float(self.n_draws), _upper_ends(p), p))
+    def between(self, ends: Vector, p: Vector) -> Vector:
+        return kernels.spectral_masses(1, float(self.n_draws), ends[1:], p)
 
     def tail(self, x: Vector) -> Vector:
         with np.errstate(divide="ignore"):
@@ -86,10 +92,10 @@ class ESRM(SpectralSet):
     def _check(self) -> None:
         check_number("risk_aversion", self.risk_aversion, low=0)
 
-    def masses(self, p: Vector) -> Vector:
+    def between(self, ends: Vector, p: Vector) -> Vector:
         if self.risk_aversion == 0:
-            return p / p.sum()
-        return _normalised(kernels.spectral_masses(2, float(self.risk_aversion), _upper_ends(p), p))
+            return p
+        return kernels.spectral_masses(2, float(self.risk_aversion), ends[1:], p)
 
     def tail(self, x: Vector) -> Vector:
         g = float(self.risk_aversion)
@@ -171,26 +177,23 @@ class Spectrum(SpectralSet):
         sums = np.concatenate([[0.0], np.cumsum(self._panel_sums())])
         return np.interp(x, np.linspace(0.0, 1.0, self._PANELS + 1), sums / sums[-1])
 
-    def masses(self, p: Vector) -> Vector:
-        values = self._integral(_upper_ends(p))
-        values[-1] = 1.0
-        return _normalised(np.maximum(np.diff(values, prepend=0.0), 0.0))
+    def between(self, ends: Vector, p: Vector) -> Vector:
+        values = self._integral(ends)
+        # Exact at the ends, which a function of one's own need not be.
+        values[ends == 0.0], values[ends == 1.0] = 0.0, 1.0
+        return np.maximum(np.diff(values), 0.0)
 
     def tail(self, x: Vector) -> Vector:
         return 1.0 - self._integral(1.0 - np.minimum(x, 1.0))
 
 
-def _upper_ends(p: Vector) -> Vector:
-    """Cumulative sums of `p`, the last one exactly 1."""
+def _ends(p: Vector) -> Vector:
+    """0 and the cumulative sums of `p`, the last one exactly 1."""
     if p.ndim != 1 or p.size == 0:
         raise ValueError(f"p must be a vector with an entry per row, but has shape {p.shape}.")
-    upper = np.cumsum(p)
-    return np.minimum(upper / upper[-1], 1.0)
-
-
-def _normalised(masses: Vector) -> Vector:
-    """The masses with sum 1: what a million roundings left of it is shared out."""
-    return masses / masses.sum()
+    ends = np.zeros(p.size + 1)
+    np.cumsum(p, out=ends[1:])
+    return np.minimum(ends / ends[-1], 1.0)
 
 
 def _read(name: str, values: Any) -> Vector:
