@@ -323,19 +323,27 @@ void bind_ranges(nb::module_& m) {
         "kind"_a, "u"_a.noconvert(), "p"_a.noconvert(), "sigma"_a.noconvert(), "c"_a,
         "first"_a.noconvert(), "one"_a.noconvert(), "two"_a.noconvert(), "three"_a.noconvert(),
         "count"_a, "Atoms on top of the pools; returns how many pools there are then.");
+    m.attr("POOL_STRIDE") = stride;
+    m.def(
+        "settle_pools",
+        [](int kind, double c, double scale, OutArray one, InArray two, OutArray three) {
+            nb::gil_scoped_release release;
+            settle_pools(kind, c, scale, view(one), view(two), view(three));
+        },
+        "kind"_a, "c"_a, "scale"_a, "one"_a.noconvert(), "two"_a.noconvert(),
+        "three"_a.noconvert(), "The last number of each pool becomes q / p at one of its rows.");
     m.def(
         "pool_weights",
         [](int kind, InArray u, InArray p, double unit, double low, double high, double c,
-           double scale, InArray first, InArray one, InArray two, InArray three, OutArray q,
+           InArray first, InArray coarse, InArray last, InArray level, OutArray q,
            OutArray mirror, Index n_threads) {
             nb::gil_scoped_release release;
-            pool_weights(kind, view(u), view(p), unit, low, high, c, scale,
-                         {view(first), view(one), view(two), view(three)}, view(q), view(mirror),
-                         n_threads);
+            pool_weights(kind, view(u), view(p), unit, low, high, c, view(first), view(coarse),
+                         view(last), view(level), view(q), view(mirror), n_threads);
         },
         "kind"_a, "u"_a.noconvert(), "p"_a.noconvert(), "unit"_a, "low"_a, "high"_a, "c"_a,
-        "scale"_a, "first"_a.noconvert(), "one"_a.noconvert(), "two"_a.noconvert(),
-        "three"_a.noconvert(), "q"_a.noconvert(), "mirror"_a.noconvert(), "n_threads"_a,
+        "first"_a.noconvert(), "coarse"_a.noconvert(), "last"_a.noconvert(),
+        "level"_a.noconvert(), "q"_a.noconvert(), "mirror"_a.noconvert(), "n_threads"_a,
         "The weights of the rows of a range of losses.");
 }
 

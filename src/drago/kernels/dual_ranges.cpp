@@ -12,26 +12,119 @@ namespace drago {
 
 namespace {
 
-// Rows at a time, and those that look for their pools together.
+// Rows at a time; those that look for their pools one after the other, so that their loads from
+// memory overlap, and those that do it in one step.
 constexpr Index chunk = 1 << 14, few = 256, together = 16;
+// Atoms that are pooled among themselves before they meet the pools below: a pool of all rows is
+// then a sum of sums, which keeps more digits than one atom added after the other.
+constexpr Index among = 1 << 12;
 
 struct Row {
     double u, p;
 };
 
-// The last pool whose least loss is at most the value; of `together` values at once, so that their
-// loads from memory overlap.
-void find_pools(In first, const double* values, std::int64_t* found) {
-    std::int64_t at[together] = {};
-    Index left = first.size;
-    const double* __restrict from = first.data;
-    while (left > 1) {
-        const Index half = left / 2;
-#pragma omp simd
-        for (Index j = 0; j < together; ++j) at[j] += from[at[j] + half] <= values[j] ? half : 0;
-        left -= half;
+struct Pool {
+    double first, one, two, three;
+};
+
+// Of each kind: an atom as a pool, and whether a pool takes in the one below, which it does unless
+// v rises from that one to it.
+struct Vertex {
+    static Pool atom(double u, double p, double sigma) { return {u, 0.0, 0.0, sigma / p}; }
+    bool joins(Pool&, const Pool&) const { return false; }
+};
+
+struct Chi2 {
+    double inverse;
+    static Pool atom(double u, double p, double sigma) { return {u, 0.0, p, sigma / p}; }
+    bool joins(Pool& here, const Pool& below) const {
+        const double shift = here.first - below.first + here.one - below.one;
+        const double rise = here.three - below.three;
+        if (rise < shift * inverse) return false;
+        const double mass = below.two + here.two, share = here.two / mass;
+        here = {below.first, below.one + shift * share, mass, below.three + rise * share};
+        return true;
     }
-    std::copy(at, at + together, found);
+};
+
+struct Kl {
+    double inverse;
+    static Pool atom(double u, double p, double sigma) { return {u, u, p, sigma}; }
+    bool joins(Pool& here, const Pool& below) const {
+        const double exponent = (below.one - here.one) * inverse;
+        const double decay = exponent > -700.0 ? below.two * exp_fast(exponent) : 0.0;
+        // A pool without weight has v = inf and joins the next, also without decay.
+        if (decay * here.three < here.two * below.three) return false;
+        here = {below.first, here.one, here.two + decay, here.three + below.three};
+        return true;
+    }
+};
+
+Pool read(const Pools& pools, Index b) {
+    const bool is_vertex = pools.two.empty();
+    return {pools.first[b], is_vertex ? 0.0 : pools.one[b], is_vertex ? 0.0 : pools.two[b],
+            pools.three[b]};
+}
+
+void write(const Pools& pools, Index b, const Pool& pool) {
+    pools.first[b] = pool.first;
+    pools.three[b] = pool.three;
+    if (pools.two.empty()) return;
+    pools.one[b] = pool.one;
+    pools.two[b] = pool.two;
+}
+
+template <class Kind>
+Index push(const Kind& kind, In u, In p, In sigma, const Pools& pools, Index count) {
+    for (Index start = 0; start < u.size; start += among) {
+        const Index end = std::min(start + among, u.size);
+        Index top = count;  // behind the last pool
+        for (Index k = start; k < end; ++k) {
+            Pool here = Kind::atom(u[k], p[k], sigma[k]);
+            while (top > count && kind.joins(here, read(pools, top - 1))) --top;
+            write(pools, top++, here);
+        }
+        Index from = count, to = count;
+        for (bool is_settled = false; from < top && !is_settled;) {
+            Pool here = read(pools, from++);
+            const Index before = to;
+            while (to > 0 && kind.joins(here, read(pools, to - 1))) --to;
+            // Those above one that takes in nothing are in order already.
+            is_settled = to == before;
+            write(pools, to++, here);
+        }
+        if (to == from) to = from = top;
+        while (from < top) write(pools, to++, read(pools, from++));
+        count = to;
+    }
+    return count;
+}
+
+// The last of `size` ascending numbers, from places `at` on, that is at most the value: moves each
+// place there.
+void search(const double* __restrict numbers, Index size, const double* __restrict values,
+            std::int64_t* __restrict at) {
+    while (size > 1) {
+        const Index half = size / 2;
+#pragma omp simd
+        for (Index j = 0; j < together; ++j)
+            at[j] += numbers[at[j] + half] <= values[j] ? half : 0;
+        size -= half;
+    }
+}
+
+// The pool of each value: first among every `stride`-th, which stay in the cache, then among those
+// from there on.
+void find_pools(In first, In coarse, const double* values, Index size, std::int64_t* pool) {
+    std::fill(pool, pool + few, 0);
+    for (Index j = 0; j < size; j += together)
+        search(coarse.data, coarse.size, values + j, pool + j);
+    const Index width = std::min(first.size, stride), last = first.size - width;
+    for (Index j = 0; j < size; ++j) {
+        pool[j] = std::min(pool[j] * stride, last);
+        for (Index k = 0; k < width; k += 8) __builtin_prefetch(first.data + pool[j] + k);
+    }
+    for (Index j = 0; j < size; j += together) search(first.data, width, values + j, pool + j);
 }
 
 }  // namespace
@@ -96,71 +189,40 @@ Taken next_atoms(In sorted, bool in_pairs, Index start, Out values, Out masses) 
     return {row, atoms};
 }
 
-Index push_atoms(int kind, In u, In p, In sigma, double c, Pools<double> pools, Index count) {
-    const auto [first, one, two, three] = pools;
-    const double inverse = 1.0 / c;
-    Index top = count - 1;
-    for (Index k = 0; k < u.size; ++k) {
-        double least = u[k];
-        if (kind == CHI2_POOLS) {
-            double mean = 0.0, mass = p[k], level = sigma[k] / p[k];
-            while (top >= 0) {
-                const double shift = least - first[top] + mean - one[top];
-                const double rise = level - three[top];
-                if (rise < shift * inverse) break;  // v rises from the pool before to this one
-                const double total = two[top] + mass, share = mass / total;
-                mean = one[top] + shift * share;
-                level = three[top] + rise * share;
-                mass = total;
-                least = first[top--];
-            }
-            ++top;
-            one[top] = mean;
-            two[top] = mass;
-            three[top] = level;
-        } else if (kind == KL_POOLS) {
-            double scaled = p[k], weight = sigma[k];
-            while (top >= 0) {
-                const double exponent = (one[top] - u[k]) * inverse;
-                const double decay = exponent > -700.0 ? two[top] * exp_fast(exponent) : 0.0;
-                // A pool without weight has v = inf and joins the next, also without decay.
-                if (decay * weight < scaled * three[top]) break;
-                scaled += decay;
-                weight += three[top];
-                least = first[top--];
-            }
-            ++top;
-            one[top] = u[k];
-            two[top] = scaled;
-            three[top] = weight;
-        } else {
-            three[++top] = sigma[k] / p[k];
-        }
-        first[top] = least;
+Index push_atoms(int kind, In u, In p, In sigma, double c, Pools pools, Index count) {
+    if (kind == CHI2_POOLS) return push(Chi2{1.0 / c}, u, p, sigma, pools, count);
+    if (kind == KL_POOLS) return push(Kl{1.0 / c}, u, p, sigma, pools, count);
+    return push(Vertex{}, u, p, sigma, pools, count);
+}
+
+void settle_pools(int kind, double c, double scale, Out one, In two, Out three) {
+    for (Index b = 0; b < three.size; ++b) {
+        three[b] *= scale;
+        if (kind == CHI2_POOLS) three[b] -= one[b] / c;
+        if (kind == KL_POOLS) three[b] /= two[b];
     }
-    return top + 1;
 }
 
 void pool_weights(int kind, In u, In p, double unit, double low, double high, double c,
-                  double scale, Pools<const double> pools, Out q, Out mirror, Index n_threads) {
+                  In first, In coarse, In last, In level, Out q, Out mirror, Index n_threads) {
     const double inverse = 1.0 / c;
-    const auto [first, one, two, three] = pools;
-    const auto weigh = [&, first = first, one = one, two = two, three = three](
-                           const std::int64_t* rows, const double* values, Index size) {
+    const auto weigh = [&](const std::int64_t* rows, const double* values, Index size) {
         std::int64_t pool[few];
-        for (Index j = 0; j < size; j += together) find_pools(first, values + j, pool + j);
+        find_pools(first, coarse, values, size, pool);
+        for (Index j = 0; j < size; ++j) {
+            __builtin_prefetch(level.data + pool[j]);
+            if (kind == KL_POOLS) __builtin_prefetch(last.data + pool[j]);
+        }
         for (Index j = 0; j < size; ++j) {
             const std::int64_t i = rows[j], b = pool[j];
-            const double level = three[b] * scale;
-            double ratio = level, log_ratio = 0.0;
+            double ratio = level[b], log_ratio = 0.0;
             if (kind == CHI2_POOLS) {
-                const double base = level - one[b] * inverse;
-                ratio = std::max((values[j] - first[b]) * inverse + base, 0.0);
+                ratio = std::max((values[j] - first[b]) * inverse + ratio, 0.0);
             } else if (kind == KL_POOLS) {
-                const double exponent = (values[j] - one[b]) * inverse, peak = level / two[b];
-                const double value = exponent > -700.0 ? peak * exp_fast(exponent) : 0.0;
-                ratio = exponent == 0.0 ? peak : value;
-                if (!mirror.empty()) log_ratio = exponent + std::log(peak);
+                const double exponent = (values[j] - last[b]) * inverse;
+                if (!mirror.empty()) log_ratio = exponent + std::log(ratio);
+                const double power = exponent > -700.0 ? exp_fast(exponent) : 0.0;
+                ratio *= exponent == 0.0 ? 1.0 : power;
             }
             q[i] = ratio * (p.empty() ? unit : p[i]);
             if (!mirror.empty()) mirror[i] = kind == KL_POOLS ? log_ratio : ratio;

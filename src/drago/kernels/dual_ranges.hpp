@@ -17,9 +17,8 @@ enum PoolKind { VERTEX_POOLS = 0, CHI2_POOLS = 1, KL_POOLS = 2 };
 // Of each pool the least loss, and three numbers: with chi2 the mean of the losses above that, the
 // mass, and the weight by mass; with KL the greatest loss, sum p exp((u - that) / c), and the
 // weight; of a vertex the last is the weight by mass, and the others are not used.
-template <class T>
 struct Pools {
-    Vec<T> first, one, two, three;
+    Out first, one, two, three;
 };
 
 // Integers in the order of the numbers; 0 and -0 are one.
@@ -46,11 +45,19 @@ struct Taken {
 Taken next_atoms(In sorted, bool in_pairs, Index start, Out values, Out masses);
 
 // Atoms on top of `count` pools; returns how many there are then.
-Index push_atoms(int kind, In u, In p, In sigma, double c, Pools<double> pools, Index count);
+Index push_atoms(int kind, In u, In p, In sigma, double c, Pools pools, Index count);
+
+// All pushed: the third number of a pool becomes q / p at its least loss (chi2), at its greatest
+// (KL) or everywhere (a vertex), times `scale`.
+void settle_pools(int kind, double c, double scale, Out one, In two, Out three);
+
+// Pools between two entries of `coarse`.
+inline constexpr Index stride = 32;
 
 // The weights of the rows whose losses lie between `low` and `high`, and where it is not empty
-// their mirror coordinate. An empty p stands for `unit` each; all weights are times `scale`.
+// their mirror coordinate. An empty p stands for `unit` each. Of the pools there is their least
+// loss, every stride-th of these, with KL their greatest loss, and what settle_pools gave.
 void pool_weights(int kind, In u, In p, double unit, double low, double high, double c,
-                  double scale, Pools<const double> pools, Out q, Out mirror, Index n_threads);
+                  In first, In coarse, In last, In level, Out q, Out mirror, Index n_threads);
 
 }  // namespace drago

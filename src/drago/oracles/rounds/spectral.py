@@ -17,7 +17,7 @@ import numpy as np
 
 from drago import kernels
 from drago.oracles.atoms import AtomOracle, AtomResponse, RowVector
-from drago.oracles.rounds.ranges import EMPTY, atoms, ranges_of
+from drago.oracles.rounds.ranges import EMPTY, Range, atoms, ranges_of
 from drago.oracles.rounds.rows import Part, few
 from drago.terms.uncertainty.base import price
 
@@ -56,17 +56,17 @@ class RangeOracle(AtomOracle):
         kind = kernels.CHI2_POOLS if self.divergence.is_chi2 else kernels.KL_POOLS
         kind = kind if c > 0 else kernels.VERTEX_POOLS
         ranges = ranges_of(parts, memory)
-        pools, weight = self._pools(kind, parts, ranges, c)
+        first, last, _, level = self._pools(kind, parts, ranges, c)
         q = [rows.room(some.size) for some, _ in parts]
         mirror = [rows.room(some.size) if with_mirror else EMPTY for some, _ in parts]
         for low, high, _ in ranges:
-            first = max(int(np.searchsorted(pools[0], low, "right")) - 1, 0)
-            last = int(np.searchsorted(pools[0], high, "right"))
-            some_pools = [each[first:last] for each in pools]
+            a, b = np.searchsorted(first, (low, high), "right")
+            here = slice(max(int(a) - 1, 0), int(b))
+            coarse = first[here][:: kernels.POOL_STRIDE].copy()
             for k, (losses, p) in enumerate(parts):
                 kernels.pool_weights(
                     kind, losses, EMPTY if p is None else p, 1.0 / rows.n_samples, low, high, c,
-                    1.0 / weight, *some_pools, q[k], mirror[k], n_threads,
+                    first[here], coarse, last[here], level[here], q[k], mirror[k], n_threads,
                 )  # fmt: skip
         if with_mirror and kind == kernels.VERTEX_POOLS and not self.divergence.is_chi2:
             with np.errstate(divide="ignore"):
@@ -74,15 +74,12 @@ class RangeOracle(AtomOracle):
         return rows.vector(q), rows.vector(mirror)
 
     def _pools(
-        self, kind: int, parts: Sequence[Part], ranges: Any, c: float
-    ) -> tuple[list[np.ndarray], float]:
-        """What describes each pool, ascending, and the weight of all of them, which is 1 exactly
-        but for rounding."""
+        self, kind: int, parts: Sequence[Part], ranges: Sequence[Range], c: float
+    ) -> list[np.ndarray]:
+        """What ``kernels/dual_ranges.hpp`` keeps of each pool, ascending."""
         n = self.rows.n_samples
-        names = 4 if kind != kernels.VERTEX_POOLS else 2
-        pools = [self.rows.room(n) for _ in range(names)]
-        if names == 2:
-            pools = [pools[0], EMPTY, EMPTY, pools[1]]
+        unused = (1, 2) if kind == kernels.VERTEX_POOLS else ()
+        pools = [EMPTY if k in unused else self.rows.room(n) for k in range(4)]
         total = float(n) if parts[0][1] is None else float(self.rows.total(self.rows.p))
         count, done, weight = 0, 0.0, 0.0
         for values, masses in atoms(parts, ranges):
@@ -92,7 +89,10 @@ class RangeOracle(AtomOracle):
             sigma = self.uncertainty.between(np.minimum(ends / total, 1.0), p)
             weight += float(sigma.sum())
             count = kernels.push_atoms(kind, values, p, sigma, c, *pools, count)
-        return [each[:count] for each in pools], weight
+        pools = [each[:count] for each in pools]
+        # The weights sum to 1 but for rounding, which is shared out.
+        kernels.settle_pools(kind, c, 1.0 / weight, *pools[1:])
+        return pools
 
 
 def excess(uncertainty: Any, parts: Sequence[Part], memory: int) -> float:
