@@ -86,7 +86,7 @@ class RangeOracle(AtomOracle):
             ends = _ends(done, masses)
             done = float(ends[-1])
             p = masses / total
-            sigma = self.uncertainty.between(np.minimum(ends / total, 1.0), p)
+            sigma = self.uncertainty._between(np.minimum(ends / total, 1.0), p)
             weight += float(sigma.sum())
             count = kernels.push_atoms(kind, values, p, sigma, c, *pools, count)
         pools = [each[:count] for each in pools]
