@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import drago
 from cases import kink
 from drago import kernels
+from drago._threads import limited
 from drago.files.blocks import Blocks, Held
 from drago.oracles.rounds.ranges import atoms, ranges_of
 from drago.oracles.rounds.spectral import excess
@@ -44,7 +45,7 @@ BOTH = pytest.mark.parametrize("divergence", DIVERGENCES)
 class Tight(PartedRows):
     """Rows in parts that say how much of them may be sorted at once."""
 
-    sorting = 1 << 62, 1
+    sorting = 1 << 62
 
 
 def vector(kind, n, rng):
@@ -62,11 +63,11 @@ def nominal(is_uniform, n, rng):
     return p / p.sum()
 
 
-def parted(p, n_ranges=1, ends=(), n_threads=1):
+def parted(p, n_ranges=1, ends=()):
     n = p.size
     rows = Tight(cut(ArrayRows(np.zeros((n, 1)), np.zeros(n), p), [e for e in ends if 0 < e < n]))
     rows.is_uniform = bool(p.min() == p.max())
-    rows.sorting = (8 if rows.is_uniform else 16) * max(n // n_ranges, 1), n_threads
+    rows.sorting = (8 if rows.is_uniform else 16) * max(n // n_ranges, 1)
     return rows
 
 
@@ -166,7 +167,8 @@ def test_threads_order_and_parts_of_the_rows_do_not_matter(name, divergence):
             return rows.export(oracle.weights(rows.imported(u), 0.1))
 
         expected = weigh(u, p)
-        np.testing.assert_array_equal(weigh(u, p, 1, (), 3), expected)
+        with limited(3):
+            np.testing.assert_array_equal(weigh(u, p), expected)
         close = {"rtol": 0, "atol": 1e-12 * expected.max() + 1e-13}
         found = weigh(u[order], p[order], 1, (1, 777, 20_000))
         np.testing.assert_allclose(found, expected[order], **close)
@@ -248,8 +250,8 @@ def test_no_price_and_tiny_ones():
 def test_threads_and_memory_of_vectors_change_no_bit(monkeypatch):
     _, problem = filed(7, n=3000, limit=20_000, uncertainty="esrm", is_uniform=True)
     expected = drago.solve(problem, tol=1e-8)
-    monkeypatch.setattr("drago.rows.threads._LARGE", 1)
-    monkeypatch.setattr("drago.rows.threads._available", lambda: 3)
+    monkeypatch.setattr("drago._threads._LARGE", 1)
+    monkeypatch.setattr("drago._threads._available", lambda: 3)
     monkeypatch.setattr("drago.rows.room._FILE", 1 << 16)
     _, other = filed(7, n=3000, limit=20_000, uncertainty="esrm", is_uniform=True)
     other.rows.memory.limit = 0

@@ -395,8 +395,8 @@ class FileRows(PartedRows):
         return self.memory.empty(size)
 
     @property
-    def sorting(self) -> tuple[int, int]:
-        return int(_SORTED * self.limit), self._threads
+    def sorting(self) -> int:
+        return int(_SORTED * self.limit)
 
     # ------------------------------------------------------------------------ visits to X
 

@@ -28,7 +28,6 @@ from drago.rows.base import (
 from drago.rows.memory import ArrayRows
 from drago.rows.part import Part
 from drago.rows.tables.parts import PartTables
-from drago.rows.threads import threads_for
 
 # Rounds in which the least weight of a selection is looked for, and how far it may fall short.
 _ROUNDS = 60
@@ -203,9 +202,9 @@ class PartedRows(Part):
         return kind(self, uncertainty, divergence)
 
     @property
-    def sorting(self) -> tuple[int, int]:
-        """Bytes that a sort of a vector may take, and threads for what goes with it."""
-        return 1 << 62, threads_for(self.n_entries)
+    def sorting(self) -> int:
+        """Bytes that a sort of a vector may take."""
+        return 1 << 62
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> PartTables:
         return PartTables(
@@ -265,7 +264,7 @@ class PartedRows(Part):
             return self.distance(uncertainty.match("auto"), q) - uncertainty.radius
         if not uncertainty.is_spectral:
             return 0.0
-        return excess(uncertainty, self.pairs(self.relative(q)), self.sorting[0])
+        return excess(uncertainty, self.pairs(self.relative(q)), self.sorting)
 
     def group_masses(self) -> tuple[Vector, Vector]:
         largest = np.max(self._each("group_greatest", (self.p, self.n_groups), {}), axis=0)

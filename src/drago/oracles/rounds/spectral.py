@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from drago import kernels
+from drago._threads import threads_for
 from drago.oracles.atoms import AtomOracle, AtomResponse, RowVector
 from drago.oracles.rounds.ranges import EMPTY, Range, atoms, ranges_of
 from drago.oracles.rounds.rows import Part, few
@@ -43,7 +44,7 @@ class RangeOracle(AtomOracle):
         self, u: RowVector, c: float, q: RowVector | None = None
     ) -> tuple[RowVector, AtomResponse | None]:
         """Not known where there is no memory for all losses, or for a gradient of each pool."""
-        rows, memory = self.rows, self.rows.sorting[0]
+        rows, memory = self.rows, self.rows.sorting
         if memory < 8 * rows.n_samples:
             return self.weights(u, c) if q is None else q, None
         q, found = super().response(u, c, q)
@@ -52,10 +53,9 @@ class RangeOracle(AtomOracle):
 
     def _weigh(self, u: RowVector, c: float, with_mirror: bool) -> tuple[RowVector, RowVector]:
         rows, parts = self.rows, self.rows.pairs(u)
-        memory, n_threads = rows.sorting
         kind = kernels.CHI2_POOLS if self.divergence.is_chi2 else kernels.KL_POOLS
         kind = kind if c > 0 else kernels.VERTEX_POOLS
-        ranges = ranges_of(parts, memory)
+        ranges, n_threads = ranges_of(parts, rows.sorting), threads_for(rows.n_entries)
         first, last, _, level = self._pools(kind, parts, ranges, c)
         q = [rows.room(some.size) for some, _ in parts]
         mirror = [rows.room(some.size) if with_mirror else EMPTY for some, _ in parts]
