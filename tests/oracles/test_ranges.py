@@ -18,6 +18,7 @@ from drago.rows.memory import ArrayRows
 from drago.rows.part import cut
 from drago.rows.parts import PartedRows
 from drago.terms.divergences import as_divergence
+from source_checks import Sliced
 
 
 def mixture(x):
@@ -196,13 +197,14 @@ def test_excess(name):
 N, D, LIMIT = 300, 4, 2000
 
 
-def filed(count, limit=LIMIT, n=N, loss="squared", is_uniform=False, **settings):
+def filed(count, limit=LIMIT, n=N, loss="squared", is_uniform=False, groups=None, **settings):
     """A problem on arrays, and the same on parts of rows whose losses may not all be sorted."""
     rng = np.random.default_rng(11)
     X = rng.normal(size=(n, D)) * np.geomspace(1.0, 3.0, D)
     y = X @ np.linspace(-1.0, 1.0, D) + rng.standard_t(4, size=n)
     y = (y > 0.3).astype(float) if loss == "logistic" else y
     more = {} if is_uniform else {"sample_weight": rng.uniform(0.5, 2.0, n)}
+    more |= {} if groups is None else {"groups": groups}
     ends = tuple(int(e) for e in np.linspace(0, n, count + 1)[1:])
     columns = {name: Held(array) for name, array in {"X": X, "y": y, **more}.items()}
     blocks = Blocks(n, D, columns, ends, memory_limit=limit)
@@ -259,6 +261,41 @@ def test_threads_and_memory_of_vectors_change_no_bit(monkeypatch):
     assert other.rows.memory.spilled > 0
     np.testing.assert_array_equal(found.coef, expected.coef)
     np.testing.assert_array_equal(found.dual_weights, expected.dual_weights)
+
+
+def test_the_estimators_default(tmp_path):
+    rng = np.random.default_rng(12)
+    n, limit = 3000, 50_000
+    X = rng.normal(size=(n, D))
+    y = X @ np.ones(D) + rng.standard_t(3, size=n)
+    source = drago.from_arrays(Sliced(X), y, memory_limit=limit, cache_dir=tmp_path)
+    assert 64 * n > 3 * limit
+    here, there = (drago.DRORegressor(tol=1e-7).fit(*given) for given in ((X, y), (source,)))
+    assert there.result_.status == "optimal"
+    assert there.result_.primal == pytest.approx(here.result_.primal, rel=1e-6)
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
+
+
+@pytest.mark.parametrize("inner", ["cvar", "extremile", "esrm"])
+def test_groups_need_their_sums_alone(inner):
+    groups = np.arange(N) % 7
+    here, there = filed(7, uncertainty=drago.Grouped(inner), groups=groups)
+    found = drago.solve(there, tol=1e-8)
+    judged = drago.certify(here, found.coef, found.intercept, found.dual_weights)
+    assert judged.rel_gap <= 1e-8
+
+
+def test_a_set_of_ones_own_is_refused_by_name():
+    class Own:
+        """The nominal weights alone."""
+
+        q_max = 1.0
+
+        def worst_case(self, u, c, divergence, p):
+            return p
+
+    with pytest.raises(ValueError, match="is a set of your own"):
+        drago.solve(filed(3, uncertainty=Own())[1])
 
 
 def test_responses_are_given_where_there_is_memory():

@@ -71,7 +71,7 @@ class RangeOracle(AtomOracle):
         if with_mirror and kind == kernels.VERTEX_POOLS and not self.divergence.is_chi2:
             with np.errstate(divide="ignore"):
                 mirror = [np.log(ratio, out=ratio) for ratio in mirror]
-        return rows.vector(q), rows.vector(mirror)
+        return rows.vector(q), rows.vector(mirror) if with_mirror else None
 
     def _pools(
         self, kind: int, parts: Sequence[Part], ranges: Sequence[Range], c: float
