@@ -273,16 +273,6 @@ def test_vectors_in_files_change_nothing(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found.dual_weights, expected.dual_weights)
 
 
-def test_a_sort_beyond_the_limit_is_refused(tmp_path):
-    X, y, _ = data("squared")
-    given = blocks_of(tmp_path, X, y)
-    small = Blocks(*X.shape, given.columns, given.ends, memory_limit=1000)
-    with pytest.raises(MemoryError, match="needs a sort of all losses"):
-        drago.DROProblem(small, uncertainty="extremile", shift_cost=0.1).reference  # noqa: B018
-    problem = drago.DROProblem(small, uncertainty="cvar", shift_cost=0.1)
-    assert drago.solve(problem).status == "optimal"
-
-
 def test_nominal_weights_that_are_equal_are_not_stored(tmp_path):
     X, y, _ = data("squared")
     rows = FileRows(blocks_of(tmp_path, X, y), drago.Squared())

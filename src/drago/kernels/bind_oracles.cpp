@@ -6,6 +6,7 @@
 #include "classes.hpp"
 #include "dual_balls.hpp"
 #include "dual_capped.hpp"
+#include "dual_ranges.hpp"
 #include "dual_spectral.hpp"
 #include "losses.hpp"
 #include "narrow.hpp"
@@ -265,6 +266,80 @@ void bind_spectral(nb::module_& m) {
         "q = ratio p, from the sorted order back to the rows'.");
 }
 
+void bind_ranges(nb::module_& m) {
+    m.attr("VERTEX_POOLS") = static_cast<int>(VERTEX_POOLS);
+    m.attr("CHI2_POOLS") = static_cast<int>(CHI2_POOLS);
+    m.attr("KL_POOLS") = static_cast<int>(KL_POOLS);
+    m.def("place_of", &place_of, "value"_a, "An integer in the order of the numbers.");
+    m.def("value_at", &value_at, "place"_a, "The number at a place.");
+    m.def(
+        "count_places",
+        [](InArray u, double low, double high, int shift, Places counts) {
+            nb::gil_scoped_release release;
+            count_places(view(u), low, high, shift, view(counts));
+        },
+        "u"_a.noconvert(), "low"_a, "high"_a, "shift"_a, "counts"_a.noconvert(),
+        "Adds how many numbers lie in each of the ranges of 2^shift places from that of low on.");
+    m.def(
+        "gather_range",
+        [](InArray u, InArray p, double low, double high, OutArray out, Index count) {
+            nb::gil_scoped_release release;
+            return gather_range(view(u), view(p), low, high, view(out), count);
+        },
+        "u"_a.noconvert(), "p"_a.noconvert(), "low"_a, "high"_a, "out"_a.noconvert(), "count"_a,
+        "The numbers of a range, or (number, p) pairs; returns how many there are then.");
+    m.def(
+        "sort_pairs",
+        [](OutArray pairs) {
+            nb::gil_scoped_release release;
+            sort_pairs(view(pairs));
+        },
+        "pairs"_a.noconvert(), "Sort pairs that lie behind each other.");
+    m.def(
+        "next_atoms",
+        [](InArray sorted, bool in_pairs, Index start, OutArray values, OutArray masses) {
+            nb::gil_scoped_release release;
+            const Taken found =
+                next_atoms(view(sorted), in_pairs, start, view(values), view(masses));
+            return std::tuple(found.row, found.atoms);
+        },
+        "sorted"_a.noconvert(), "in_pairs"_a, "start"_a, "values"_a.noconvert(),
+        "masses"_a.noconvert(), "Distinct numbers and their masses; the next row, and how many.");
+    m.def(
+        "push_atoms",
+        [](int kind, InArray u, InArray p, InArray sigma, double c, OutArray first, OutArray one,
+           OutArray two, OutArray three, Index count) {
+            nb::gil_scoped_release release;
+            return push_atoms(kind, view(u), view(p), view(sigma), c,
+                              {view(first), view(one), view(two), view(three)}, count);
+        },
+        "kind"_a, "u"_a.noconvert(), "p"_a.noconvert(), "sigma"_a.noconvert(), "c"_a,
+        "first"_a.noconvert(), "one"_a.noconvert(), "two"_a.noconvert(), "three"_a.noconvert(),
+        "count"_a, "Atoms on top of the pools; returns how many pools there are then.");
+    m.attr("POOL_STRIDE") = stride;
+    m.def(
+        "settle_pools",
+        [](int kind, double c, double scale, OutArray one, InArray two, OutArray three) {
+            nb::gil_scoped_release release;
+            settle_pools(kind, c, scale, view(one), view(two), view(three));
+        },
+        "kind"_a, "c"_a, "scale"_a, "one"_a.noconvert(), "two"_a.noconvert(),
+        "three"_a.noconvert(), "The last number of each pool becomes q / p at one of its rows.");
+    m.def(
+        "pool_weights",
+        [](int kind, InArray u, InArray p, double unit, double low, double high, double c,
+           InArray first, InArray coarse, InArray last, InArray level, OutArray q,
+           OutArray mirror, Index n_threads) {
+            nb::gil_scoped_release release;
+            pool_weights(kind, view(u), view(p), unit, low, high, c, view(first), view(coarse),
+                         view(last), view(level), view(q), view(mirror), n_threads);
+        },
+        "kind"_a, "u"_a.noconvert(), "p"_a.noconvert(), "unit"_a, "low"_a, "high"_a, "c"_a,
+        "first"_a.noconvert(), "coarse"_a.noconvert(), "last"_a.noconvert(),
+        "level"_a.noconvert(), "q"_a.noconvert(), "mirror"_a.noconvert(), "n_threads"_a,
+        "The weights of the rows of a range of losses.");
+}
+
 }  // namespace
 
 void bind_oracles(nb::module_& m) {
@@ -273,6 +348,7 @@ void bind_oracles(nb::module_& m) {
     bind_capped(m);
     bind_balls(m);
     bind_spectral(m);
+    bind_ranges(m);
 }
 
 }  // namespace drago

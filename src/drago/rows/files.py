@@ -20,7 +20,6 @@ import numpy as np
 from drago._interrupts import poll
 from drago._threads import limited, threads_for
 from drago.files.blocks import Blocks, Held, checksum
-from drago.oracles.atoms import AtomOracle
 from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
 from drago.rows.base import (
     Evaluation,
@@ -42,11 +41,11 @@ from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
 from drago.sources.memory import as_bytes
 
-# Shares of the memory limit: for rows that are taken out, and for vectors. What is left is for what
-# is computed with them.
-_TAKEN, _VECTORS = 0.25, 0.5
-# What a sort of all losses takes, and the vectors of a solve, in bytes a row.
-_SORTED, _SOLVED = 64, 120
+# Shares of the memory limit: for rows that are taken out, for vectors, and for losses that are
+# sorted. What is left is for what is computed with them.
+_TAKEN, _VECTORS, _SORTED = 0.25, 0.5, 0.125
+# What the vectors of a solve take, in bytes a row.
+_SOLVED = 120
 # Rows that tell how far the threshold of all rows has moved.
 _WITNESSES = 1 << 13
 # Shares of the rows, and of the memory limit, that are kept from a visit: those nearest to where
@@ -395,14 +394,9 @@ class FileRows(PartedRows):
     def room(self, size: int) -> Vector:
         return self.memory.empty(size)
 
-    def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
-        if uncertainty.is_spectral and _SORTED * self.n_samples > self.limit:
-            raise MemoryError(
-                f"{uncertainty!r} needs a sort of all losses, which takes some "
-                f"{_SORTED * self.n_samples} bytes, but memory_limit is {self.limit}: raise it, or "
-                "take a CVaR or a ball, which do without."
-            )
-        return super().oracle(uncertainty, divergence)
+    @property
+    def sorting(self) -> int:
+        return int(_SORTED * self.limit)
 
     # ------------------------------------------------------------------------ visits to X
 

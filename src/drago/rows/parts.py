@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from drago._validation import check_groups, check_vector
-from drago.oracles.atoms import AtomOracle, AtomResponse, merged
+from drago.oracles.atoms import AtomOracle, AtomResponse
 from drago.oracles.rounds.oracle import SearchOracle
+from drago.oracles.rounds.spectral import RangeOracle, excess
 from drago.rows.base import (
     Evaluation,
     Index,
@@ -195,8 +196,15 @@ class PartedRows(Part):
     # --------------------------------------------------------------------------- weights
 
     def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
+        if uncertainty.is_spectral:
+            return RangeOracle(self, uncertainty, divergence)
         kind = SearchOracle if SearchOracle.takes(uncertainty) else AtomOracle
         return kind(self, uncertainty, divergence)
+
+    @property
+    def sorting(self) -> int:
+        """Bytes that a sort of a vector may take."""
+        return 1 << 62
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> PartTables:
         return PartTables(
@@ -256,10 +264,7 @@ class PartedRows(Part):
             return self.distance(uncertainty.match("auto"), q) - uncertainty.radius
         if not uncertainty.is_spectral:
             return 0.0
-        # The worst sets of rows are those of the largest q/p, and rows of equal q/p go together.
-        ratio, mass = merged(self.profiles(self.relative(q)))
-        taken = np.cumsum((ratio * mass)[::-1]) - uncertainty.tail(np.cumsum(mass[::-1]))
-        return float(taken.max())
+        return excess(uncertainty, self.pairs(self.relative(q)), self.sorting)
 
     def group_masses(self) -> tuple[Vector, Vector]:
         largest = np.max(self._each("group_greatest", (self.p, self.n_groups), {}), axis=0)

@@ -24,6 +24,12 @@ class SpectralSet(UncertaintySet):
 
     def masses(self, p: Vector) -> Vector:
         """The spectrum's mass of consecutive intervals of lengths `p`, from 0 upward."""
+        found = self._between(_ends(p), p)
+        # What a million roundings left of the sum 1 is shared out.
+        return found / found.sum()
+
+    def _between(self, ends: Vector, p: Vector) -> Vector:
+        """The spectrum's mass between neighbours among `ends`, whose distances are `p`."""
         raise NotImplementedError  # pragma: no cover
 
     def tail(self, x: Vector) -> Vector:
@@ -39,7 +45,7 @@ class SpectralSet(UncertaintySet):
     def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
         # G is concave, so the worst sets A are those of the largest q/p.
         order = np.argsort(-q / p, kind="stable")
-        return float((np.cumsum(q[order]) - self.tail(np.cumsum(p[order]))).max())
+        return float((np.cumsum(q[order]) - self.tail(_ends(p[order])[1:])).max())
 
 
 class Extremile(SpectralSet):
@@ -60,8 +66,8 @@ class Extremile(SpectralSet):
     def _check(self) -> None:
         check_number("n_draws", self.n_draws, low=1)
 
-    def masses(self, p: Vector) -> Vector:
-        return _normalised(kernels.spectral_masses(1, float(self.n_draws), _upper_ends(p), p))
+    def _between(self, ends: Vector, p: Vector) -> Vector:
+        return kernels.spectral_masses(1, float(self.n_draws), ends[1:], p)
 
     def tail(self, x: Vector) -> Vector:
         with np.errstate(divide="ignore"):
@@ -86,10 +92,10 @@ class ESRM(SpectralSet):
     def _check(self) -> None:
         check_number("risk_aversion", self.risk_aversion, low=0)
 
-    def masses(self, p: Vector) -> Vector:
+    def _between(self, ends: Vector, p: Vector) -> Vector:
         if self.risk_aversion == 0:
-            return p / p.sum()
-        return _normalised(kernels.spectral_masses(2, float(self.risk_aversion), _upper_ends(p), p))
+            return p
+        return kernels.spectral_masses(2, float(self.risk_aversion), ends[1:], p)
 
     def tail(self, x: Vector) -> Vector:
         g = float(self.risk_aversion)
@@ -171,26 +177,39 @@ class Spectrum(SpectralSet):
         sums = np.concatenate([[0.0], np.cumsum(self._panel_sums())])
         return np.interp(x, np.linspace(0.0, 1.0, self._PANELS + 1), sums / sums[-1])
 
-    def masses(self, p: Vector) -> Vector:
-        values = self._integral(_upper_ends(p))
-        values[-1] = 1.0
-        return _normalised(np.maximum(np.diff(values, prepend=0.0), 0.0))
+    def _between(self, ends: Vector, p: Vector) -> Vector:
+        values = self._integral(ends)
+        # Exact at the ends, which a function of one's own need not be.
+        values[ends == 0.0], values[ends == 1.0] = 0.0, 1.0
+        return _rising(np.maximum(np.diff(values), 0.0), p)
 
     def tail(self, x: Vector) -> Vector:
         return 1.0 - self._integral(1.0 - np.minimum(x, 1.0))
 
 
-def _upper_ends(p: Vector) -> Vector:
-    """Cumulative sums of `p`, the last one exactly 1."""
+def _ends(p: Vector) -> Vector:
+    """0 and the cumulative sums of `p`, the last one exactly 1."""
     if p.ndim != 1 or p.size == 0:
         raise ValueError(f"p must be a vector with an entry per row, but has shape {p.shape}.")
-    upper = np.cumsum(p)
-    return np.minimum(upper / upper[-1], 1.0)
+    if p.min() == p.max():  # a sum of equal numbers drifts
+        return np.arange(p.size + 1) / p.size
+    ends = np.zeros(p.size + 1)
+    np.cumsum(p, out=ends[1:])
+    return np.minimum(ends / ends[-1], 1.0)
 
 
-def _normalised(masses: Vector) -> Vector:
-    """The masses with sum 1: what a million roundings left of it is shared out."""
-    return masses / masses.sum()
+def _rising(masses: Vector, p: Vector) -> Vector:
+    """Masses whose ratio to `p` does not fall, as it must be of a spectrum.
+
+    Differences of an integral have rounding errors that are large for small `p`, and rows of the
+    largest ratios gather them: neighbours out of order share their mass.
+    """
+    n, falls = masses.size, masses[1:] * p[:-1] < masses[:-1] * p[1:]
+    if not falls.any():
+        return masses
+    p, masses, (ratio, one, two) = p[::-1].copy(), masses[::-1].copy(), np.empty((3, n))
+    kernels.spectral_chi2(np.zeros(n), p, masses, 1.0, ratio, one, two, np.empty(n + 1, np.int64))
+    return (ratio * p)[::-1].copy()
 
 
 def _read(name: str, values: Any) -> Vector:
