@@ -18,27 +18,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
+
 Array = npt.NDArray[Any]
 
 # Bytes that are read by one call: Linux reads no more than 2 GiB.
 _AT_ONCE = 1 << 30
-_WORD = 1 << 64
 
 
 class SourceChangedError(OSError):
     """A file of the source is gone, was changed or cannot be read any more."""
 
 
-def checksum(array: Array) -> int:
-    """The sum of an array's bytes as words of 64 bits, the last one filled up with 0; modulo 2^64.
+def checksum(array: Array, start: int = 0) -> int:
+    """A sum over an array's bytes that tells damage, and words that have changed places.
 
-    As fast as they can be read, and what pieces of whole words sum to is the sum of all of them. It
-    tells damage, but not words that changed places.
+    With the bytes as words w_0, w_1, ... of 64 bits, little endian, the last one filled up with 0::
+
+        t_i = w_i xor (i G mod 2^64),    G = 0x9E3779B97F4A7C15
+        sum_i t_i + (t_i mod 2^32) floor(t_i / 2^32)    modulo 2^64
+
+    Whatever happens to one half of one word is seen for certain.
+
+    Parameters
+    ----------
+    array : array
+    start : int
+        The place i of its first word, where it is a piece of more: the check sums of pieces of
+        whole words sum to that of all of them, modulo 2^64.
     """
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    whole = data.size // 8 * 8
-    total = int(data[:whole].view(np.uint64).sum(dtype=np.uint64))
-    return (total + int.from_bytes(data[whole:].tobytes(), "little")) % _WORD
+    return int(kernels.checksum(data, start))
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,11 @@ class Features:
         first, last = (int(self.columns[2].read(row, row + 1)[0]) for row in (start, stop))
         places = [(a, min(a + _VISITED, last)) for a in range(first, last, _VISITED)]
         return tuple(
-            sum(checksum(column.read(a, b)) for a, b in places) for column in self.columns[:2]
+            sum(
+                checksum(column.read(a, b), (a - first) * column.dtype.itemsize // 8)
+                for a, b in places
+            )
+            for column in self.columns[:2]
         )
 
     def damaged(self, k: int, sums: tuple[int, ...]) -> SourceChangedError | None:

@@ -212,7 +212,9 @@ class FileRows(PartedRows):
             self.source.expect(first, last)
             sums: tuple[int, ...] = ()
             if k not in self._checked:
-                sums = tuple(checksum(each) for each in (_arrays(X)))
+                # The pieces of CSR need not be whole words: `_check` reads them again.
+                word = rows.start * self.source.row_bytes // 8
+                sums = tuple(checksum(each, word) for each in (_arrays(X)))
             found = work(Piece(part, X, rows, vectors[k]), k, rows)
             self._spare.append(buffers)
             return found, sums
