@@ -17,6 +17,7 @@ from drago._interrupts import interruptible
 from drago._validation import shown
 from drago.estimators.callbacks import FitTask
 from drago.estimators.presets import as_set, own_baseline
+from drago.loop.display import displayed
 from drago.problem import DROProblem
 from drago.sources.batch import Batch, dense
 from drago.sources.columns import arrow
@@ -52,6 +53,10 @@ class SourceSupport:
     @interruptible
     def _fit_source(self: Any, source: Source, **given: Any) -> None:
         """Solve the problem of a source and set the fitted attributes."""
+        with displayed(self.verbose):
+            self._solve_source(source, given)
+
+    def _solve_source(self: Any, source: Source, given: dict[str, Any]) -> None:
         began = time.perf_counter()
         self._require_own(source, given)
         before: Any = getattr(self, "classes_", None)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from drago._interrupts import poll
+from drago._progress import tell
 from drago.files.blocks import Blocks, Held, checksum
 from drago.oracles.atoms import AtomOracle
 from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
@@ -223,6 +224,7 @@ class FileRows(PartedRows):
         turns = [(k, rows) for k, part in enumerate(self.parts) for rows in part.cuts(is_dense)]
         for (k, rows), (found, sums) in zip(turns, self._in_threads(go, turns)):
             poll()
+            tell(rows.stop - rows.start)
             yield k, found
             totals.append(sums)
             if rows.stop == self.parts[k].n_samples:
