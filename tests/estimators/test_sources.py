@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.model_selection import KFold
 
 import drago
 from drago import CVaR, DROClassifier, DRORegressor
@@ -195,11 +196,11 @@ def test_warm_starts(tmp_path, path):
     "model, message",
     [
         (DROClassifier(class_weight="balanced"), "class_weight='balanced' does not go with"),
-        (DROClassifier(baseline="auto"), "baseline='auto' has to be fitted on rows in memory"),
-        (DROClassifier("excess_tail"), "has to be fitted on rows in memory"),
+        (DROClassifier(baseline=3), "baseline must be None, 'auto' or an estimator"),
+        (DROClassifier(device="cpu"), "device='cpu' does not go with Source"),
         (DROClassifier("worst_group"), "name groups= where the source is made"),
         (DROClassifier(group_columns="sex"), "for a source name groups="),
-        (drago.DROClassifierCV(), "DROClassifierCV does not take a source"),
+        (drago.DROClassifierCV(cv=KFold(3)), "cv must be None or a number of folds"),
     ],
 )
 def test_what_a_source_cannot_do(tmp_path, path, model, message):

@@ -15,13 +15,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from drago._interrupts import interruptible
 from drago._validation import shown
+from drago.estimators.baseline import check_baseline
 from drago.estimators.callbacks import FitTask
 from drago.estimators.presets import as_set, own_baseline
+from drago.estimators.source_baseline import losses_on_source
 from drago.loop.display import displayed
+from drago.loop.messages import warn
 from drago.problem import DROProblem
 from drago.sources.batch import Batch, dense
 from drago.sources.columns import arrow
 from drago.sources.moments import Moments
+from drago.sources.numbers import Sample
 from drago.sources.source import Source
 
 Array = npt.NDArray[Any]
@@ -45,9 +49,6 @@ class Gathered(NamedTuple):
 class SourceSupport:
     """What an estimator does with a source in place of X and y."""
 
-    takes_sources = True
-    """Whether it can be fitted on one."""
-
     # ---------------------------------------------------------------------------- fitting
 
     @interruptible
@@ -64,6 +65,7 @@ class SourceSupport:
             self.classes_ = self._classes_of(source)
             self.class_weight_ = dict.fromkeys(self.classes_.tolist(), 1.0)
         levels = self._levels()
+        baseline = self._attainable_on(source)
         problem = DROProblem(
             source,
             loss=self._loss(),
@@ -71,6 +73,7 @@ class SourceSupport:
             **levels,
             fit_intercept=self.fit_intercept,
             constraint=self.constraint,
+            baseline=baseline,
         )
         names = source.feature_names
         self.n_features_in_ = problem.n_features
@@ -93,16 +96,24 @@ class SourceSupport:
         task = FitTask(self, source, None, metadata, shapes)
         result = self._run(problem, task, time.perf_counter() - began, start)
         fitted = shapes(result.coef, result.intercept)
-        self._keep(problem, result, result.dual_weights, fitted, levels["uncertainty"], None, task)
+        kept = baseline if isinstance(baseline, np.ndarray) else None
+        self._keep(problem, result, result.dual_weights, fitted, levels["uncertainty"], kept, task)
+
+    def _attainable_on(self: Any, source: Source) -> Any:
+        """What is subtracted from the losses of all rows; None is what the source has itself."""
+        model = check_baseline(self.baseline, is_classifier(self)) or own_baseline(self.uncertainty)
+        if model is None or "baseline" in source.names:
+            return None
+        classes = self.classes_ if is_classifier(self) else None
+        found, sample = losses_on_source(
+            model, source, self._loss(), seed=self._seed(), labels=classes
+        )
+        say_sampled(source, sample, f"baseline={shown(model)} was fitted")
+        return found
 
     def _require_own(self: Any, source: Source, given: dict[str, Any]) -> None:
         """Raise for what a fit on a source cannot do."""
         require_alone(source, **given)
-        if not self.takes_sources:
-            raise ValueError(
-                f"{type(self).__name__} does not take a source; choose the levels on a part of the "
-                "rows in memory, and fit a DROClassifier or DRORegressor with them on the source."
-            )
         if self.group_columns is not None:
             raise ValueError(
                 f"group_columns={shown(self.group_columns)} are columns of a frame; for a source "
@@ -113,13 +124,13 @@ class SourceSupport:
                 f"class_weight={shown(self.class_weight)} does not go with a source; give it "
                 "sample_weight= of your own."
             )
-        model = self.baseline if self.baseline is not None else own_baseline(self.uncertainty)
-        if model is not None and "baseline" not in source.names:
+        if self.device is not None:
             raise ValueError(
-                f"baseline={shown(model)} has to be fitted on rows in memory; for a source, give "
-                "it a baseline= of losses that you have computed."
+                f"device={shown(self.device)} does not go with {source!r}, whose rows are read on "
+                "this machine: leave device=None, or give arrays or tensors that fit the device."
             )
-        if as_set(self.uncertainty).needs_groups and "groups" not in source.names:
+        wanted = getattr(self, "uncertainty", None)  # none where it is chosen among candidates
+        if wanted is not None and as_set(wanted).needs_groups and "groups" not in source.names:
             raise ValueError(
                 f"uncertainty={shown(self.uncertainty)} needs to know the group of each row: name "
                 "groups= where the source is made."
@@ -271,6 +282,15 @@ def _labels_of(coded: Any) -> Array:
 def _require_target(source: Source, batch: Batch) -> None:
     if batch.y is None:
         raise ValueError(f"{source!r} has no target, which this needs: name it as target=.")
+
+
+def say_sampled(source: Source, sample: Sample, what: str) -> None:
+    """A warning where something rests on a part of the rows."""
+    if not sample.is_whole:
+        warn(
+            f"{what} on {sample.words}, a uniform sample of {source!r} by random_state.",
+            UserWarning,
+        )
 
 
 def require_alone(source: Source, **given: Any) -> None:

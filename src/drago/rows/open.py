@@ -105,7 +105,9 @@ def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:
     if np.ndim(baseline) == 0:
         baseline, kept = np.full(rows.n_samples, check_number("baseline", baseline)), None
     values = rows.enter("baseline", baseline, kept)
-    return rows if rows.extremes(values) == (0.0, 0.0) else rows.with_baseline(values)
+    if rows.extremes(values) != (0.0, 0.0):
+        return rows.with_baseline(values)
+    return rows if rows.baseline is None else rows.with_baseline(None)
 
 
 def on_device(rows: RowStore, device: Any, loss: Any, uncertainty: Any) -> RowStore:
