@@ -398,7 +398,8 @@ class DROClassifierCV(_ChosenByCV, DROClassifier):
     max_mean_loss : float >= 1
         The cap: how much more than the best mean fit a choice may lose in the mean, held out.
     cv : int, splitter, iterable or None
-        As everywhere in scikit-learn; None is 5 folds, with the classes in proportion.
+        As everywhere in scikit-learn; None is 5 folds, with the classes in proportion. Those of a
+        source are by a hash of the row number and of `random_state`, and can only be counted.
     baseline : "auto", an estimator or None
         What the excess is over, as for `DROClassifier`, fitted out of fold within each fold. None:
         plain losses throughout.

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from drago._interrupts import interruptible
 from drago._validation import shown
-from drago.estimators.baseline import check_baseline
+from drago.estimators.baseline import as_dense, check_baseline
 from drago.estimators.callbacks import FitTask
 from drago.estimators.presets import as_set, own_baseline
 from drago.estimators.source_baseline import losses_on_source
@@ -26,7 +26,7 @@ from drago.sources.batch import Batch, dense
 from drago.sources.columns import arrow
 from drago.sources.moments import Moments
 from drago.sources.numbers import Sample
-from drago.sources.source import Source
+from drago.sources.source import SAMPLE_ROWS, Source
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -291,6 +291,27 @@ def say_sampled(source: Source, sample: Sample, what: str) -> None:
             f"{what} on {sample.words}, a uniform sample of {source!r} by random_state.",
             UserWarning,
         )
+
+
+def drawn(source: Source, what: str, seed: int, task: str, **given: Any) -> Sample:
+    """Rows of a source in memory for what takes no source, which is said; features are dense.
+
+    Parameters
+    ----------
+    source : Source
+    what : str
+        What is done with them, for the message.
+    seed : int
+    task : str
+        For "regression" the target holds numbers, else whatever it holds.
+    given : what was given beside the source, which has its own
+    """
+    require_alone(source, **given)
+    if "y" not in source.names:
+        raise ValueError(f"{source!r} has no target, which this needs: name it as target=.")
+    sample = source._sample(SAMPLE_ROWS, seed, labels=task != "regression")
+    say_sampled(source, sample, what)
+    return sample._replace(X=as_dense(sample.X))
 
 
 def require_alone(source: Source, **given: Any) -> None:

@@ -112,4 +112,9 @@ def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:
 
 def on_device(rows: RowStore, device: Any, loss: Any, uncertainty: Any) -> RowStore:
     """The same rows on a device of torch."""
+    if hasattr(rows, "parts"):
+        raise ValueError(
+            f"rows in files or in parts are read on this machine and cannot go to device={device!r}"
+            ": leave device=None, or give X and y as arrays or tensors that fit the device."
+        )
     return importlib.import_module(_HOMES["torch"]).moved(rows, device, loss, uncertainty)
