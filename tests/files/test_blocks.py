@@ -102,8 +102,11 @@ def test_check_sums_tell_bytes_apart():
         other.view(np.uint8)[8 * place + 3] ^= 16
         assert checksum(other) != whole
     assert checksum(array[:-1]) != whole
-    pieces = [checksum(array[a : a + 1001], a) for a in range(0, array.size, 1001)]
+    pieces = [checksum(array[a : a + 1001], 2 * a) for a in range(0, array.size, 1001)]
     assert sum(pieces) % 2**64 == whole
+    halves = array.astype(np.float32)
+    pieces = [checksum(halves[a : a + 1001], a) for a in range(0, halves.size, 1001)]
+    assert sum(pieces) % 2**64 == checksum(halves)
     ragged = np.arange(13, dtype=np.uint8)
     assert checksum(ragged) != checksum(ragged[::-1])
     assert checksum(ragged[:0]) == 0
@@ -112,10 +115,10 @@ def test_check_sums_tell_bytes_apart():
 def slow_checksum(data, start):
     """The formula, in Python's integers."""
     total = 0
-    for k in range(0, len(data), 8):
-        t = int.from_bytes(data[k : k + 8], "little")
-        t ^= (start + k // 8) * 0x9E3779B97F4A7C15 % 2**64
-        total += t + t % 2**32 * (t >> 32)
+    for k in range(0, len(data), 4):
+        word, own = divmod(start + k // 4, 2)
+        keys = (0x9E3779B9 + word * 0x7F4A7C16) % 2**32, (0x85EBCA6B + word * 0xC2B2AE3E) % 2**32
+        total += (int.from_bytes(data[k : k + 4], "little") ^ keys[own]) * keys[1 - own]
     return total % 2**64
 
 

@@ -33,10 +33,11 @@ class SourceChangedError(OSError):
 def checksum(array: Array, start: int = 0) -> int:
     """A sum over an array's bytes that tells damage, and words that have changed places.
 
-    With the bytes as words w_0, w_1, ... of 64 bits, little endian, the last one filled up with 0::
+    With the bytes as halves h_0, h_1, ... of words, 32 bits each, little endian, the last one
+    filled up with 0, and for word i the odd keys ``a_i = 0x9E3779B9 + i 0x7F4A7C16`` and
+    ``b_i = 0x85EBCA6B + i 0xC2B2AE3E`` modulo 2^32::
 
-        t_i = w_i xor (i G mod 2^64),    G = 0x9E3779B97F4A7C15
-        sum_i t_i + (t_i mod 2^32) floor(t_i / 2^32)    modulo 2^64
+        sum_i (h_2i xor a_i) b_i + (h_2i+1 xor b_i) a_i    modulo 2^64
 
     Whatever happens to one half of one word is seen for certain.
 
@@ -44,8 +45,8 @@ def checksum(array: Array, start: int = 0) -> int:
     ----------
     array : array
     start : int
-        The place i of its first word, where it is a piece of more: the check sums of pieces of
-        whole words sum to that of all of them, modulo 2^64.
+        The place of its first half, where it is a piece of more: the check sums of pieces of whole
+        halves sum to that of all of them, modulo 2^64.
     """
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return int(kernels.checksum(data, start))

@@ -104,7 +104,7 @@ class Features:
         places = [(a, min(a + _VISITED, last)) for a in range(first, last, _VISITED)]
         return tuple(
             sum(
-                checksum(column.read(a, b), (a - first) * column.dtype.itemsize // 8)
+                checksum(column.read(a, b), (a - first) * column.dtype.itemsize // 4)
                 for a, b in places
             )
             for column in self.columns[:2]

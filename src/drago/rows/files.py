@@ -213,9 +213,9 @@ class FileRows(PartedRows):
             self.source.expect(first, last)
             sums: tuple[int, ...] = ()
             if k not in self._checked:
-                # The pieces of CSR need not be whole words: `_check` reads them again.
-                word = rows.start * self.source.row_bytes // 8
-                sums = tuple(checksum(each, word) for each in (_arrays(X)))
+                # Of the pieces of CSR `_check` reads them again: it knows where they begin.
+                half = rows.start * self.source.row_bytes // 4
+                sums = tuple(checksum(each, half) for each in (_arrays(X)))
             found = work(Piece(part, X, rows, vectors[k]), k, rows)
             self._spare.append(buffers)
             return found, sums
@@ -236,7 +236,7 @@ class FileRows(PartedRows):
         if k in self._checked:
             return
         sums = tuple(sum(each) for each in zip(*totals))
-        if self.is_sparse and len(totals) > 1:  # whose pieces need not be whole words
+        if self.is_sparse and len(totals) > 1:
             sums = self.source.sums_of(self.parts[k].start, self.parts[k].stop)
         error = self.source.damaged(k, sums)
         if error is not None:
