@@ -102,8 +102,8 @@ class FileVisits(PartedRows):
         """Compare the check sums of a part with those of all its rows."""
         raise NotImplementedError  # pragma: no cover
 
-    def _new_vector(self) -> Any:
-        """A new row vector, not filled."""
+    def new_vectors(self, count: int) -> list[Any]:
+        """New row vectors, not filled."""
         raise NotImplementedError  # pragma: no cover
 
     @cached_property
@@ -155,7 +155,7 @@ class FileVisits(PartedRows):
         self, loss: Any, w: Matrix, b: Vector, guess: Guess, witnesses: Vector = NONE
     ) -> tuple[Evaluation, list[Found]]:
         """All that one reading of X tells: of all rows, and of each step."""
-        raw, losses, slopes = (self._new_vector() for _ in range(3))
+        raw, losses, slopes = self.new_vectors(3)
         keeping = self._keeping(guess, witnesses) if witnesses.size else None
         found, sums = [], []
         for step in self._steps:
@@ -228,7 +228,7 @@ class FileVisits(PartedRows):
         share = min(_NEAR, _NEAR_MEMORY * self.limit / max(self.source.size, 1))
         edges = _edges(guess)
         away = np.minimum(*(np.abs(witnesses - edge) for edge in edges))
-        width = float(np.quantile(away, share))
+        width = float(np.sort(away)[int(share * away.size)])
         return Keeping(share if width < np.inf else 0.0, *edges, width, self.source.none_near.X)
 
     def _guess(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Guessed:

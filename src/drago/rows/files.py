@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ import numpy as np
 from drago._interrupts import poll
 from drago.files.blocks import Blocks, Held, checksum
 from drago.oracles.atoms import AtomOracle
+from drago.oracles.whole import WholeOracle
 from drago.rows.base import Index, Matrix, RowStore, RowVector, Vector
 from drago.rows.features import Buffers, Features
 from drago.rows.file_part import FilePart, Piece
 from drago.rows.file_visits import FileVisits
 from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
-from drago.rows.parts import _part
+from drago.rows.parts import PartVector, _part
 from drago.rows.room import Room, scratch_folder
 from drago.rows.threads import limited, threads_for
 from drago.sources.memory import as_bytes
@@ -42,6 +44,16 @@ _DENSE = {"weighted_squares", "response_sums", "group_gradients", "plain_hessian
 _READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
 # Those that pick some rows.
 _PICK = {"gram", "leverages", "unbent", "class_hessian", "class_diagonal", "class_leverages"}
+
+
+class WholeVector(PartVector):
+    """A vector of the rows whose parts lie behind each other in one array."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: Vector, parts: Sequence[Any]) -> None:
+        super().__init__(parts)
+        self.whole = whole
 
 
 class FileRows(FileVisits):
@@ -61,6 +73,8 @@ class FileRows(FileVisits):
     ----------
     n_outputs : int
         Raw predictions that the loss takes for a row.
+    are_whole : bool
+        Whether all vectors of a solve fit the memory: then each is one array.
     """
 
     capabilities = frozenset({"responses"})
@@ -87,6 +101,7 @@ class FileRows(FileVisits):
         parts = self._open(loss) if parts is None else parts
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
+        self.are_whole = _SOLVED * self.n_samples <= int(_VECTORS * self.limit)
         row = self.source.row_bytes + _SOLVED
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // row)
 
@@ -310,10 +325,33 @@ class FileRows(FileVisits):
     def room(self, size: int) -> Vector:
         return self.memory.empty(size)
 
-    def _new_vector(self) -> RowVector:
-        return self.vector(self.room(part.n_samples) for part in self.parts)
+    def new_vectors(self, count: int) -> list[RowVector]:
+        if self.are_whole:
+            # In one piece: of fresh memory the system gives large pages to large pieces.
+            return [self.cut(each) for each in self.memory.empty((count, self.n_samples))]
+        sizes = [part.n_samples for part in self.parts]
+        return [self.vector(self.room(size) for size in sizes) for _ in range(count)]
+
+    def new_array(self) -> Vector:
+        """An array for the entries of all rows."""
+        return self.memory.empty(self.n_samples)
+
+    def cut(self, whole: Vector) -> WholeVector:
+        """A row vector of one array."""
+        return WholeVector(whole, [whole[a:b] for a, b in self._edges])
+
+    def whole(self, values: RowVector) -> Vector:
+        """The entries of a row vector as one array."""
+        return values.whole if isinstance(values, WholeVector) else np.concatenate(values.parts)
+
+    @cached_property
+    def whole_p(self) -> Vector:
+        """The nominal weights of all rows."""
+        return self.memory.kept(self.whole(self.p))
 
     def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
+        if self.are_whole and WholeOracle.takes(uncertainty):
+            return WholeOracle(self, uncertainty, divergence)
         if uncertainty.is_spectral and _SORTED * self.n_samples > self.limit:
             raise MemoryError(
                 f"{uncertainty!r} needs a sort of all losses, which takes some "
