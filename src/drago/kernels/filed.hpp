@@ -228,14 +228,20 @@ class Window {
     void keep(Index start, In losses) {
         const auto& kept = of_.kept;
         if (kept.rows.empty()) return;
-        std::int64_t* list = kept.rows.row(part_);
+        std::int64_t *list = kept.rows.row(part_), near[MOST];
+        // Found without a branch, as in add_guessed.
+        Index count = 0;
         for (Index r = 0; r < losses.size; ++r) {
-            const double away =
-                std::min(std::fabs(losses[r] - kept.low), std::fabs(losses[r] - kept.high));
-            if (!(away <= kept.width) || list[0] == kept.most()) continue;
-            const auto* from = here_.visited.X.row(start + r - first_);
+            const double below = std::fabs(losses[r] - kept.low);
+            const double above = std::fabs(losses[r] - kept.high);
+            near[count] = start + r;
+            count += (below <= kept.width) | (above <= kept.width);
+        }
+        count = std::min<Index>(count, kept.most() - list[0]);
+        for (Index k = 0; k < count; ++k) {
+            const auto* from = here_.visited.X.row(near[k] - first_);
             std::copy(from, from + of_.d, kept.X.row(part_ * kept.most() + list[0]));
-            list[++list[0]] = start + r;
+            list[++list[0]] = near[k];
         }
     }
 
