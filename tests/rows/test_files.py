@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 import drago
 from cases import SETS_OF_STORES, thinned
+from drago._threads import limited
 from drago.files.blocks import Blocks, Column, Held, SourceChangedError, Stamp, checksum
 from drago.rows import features, file_part, file_visits
 from drago.rows.files import FileRows
-from drago.rows.threads import limited
 
 N, D = 230, 5
 LOSSES = ["squared", "huber", "logistic", "multinomial"]

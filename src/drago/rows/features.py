@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago._threads import threads_for
 from drago.files.blocks import Blocks, Column, SourceChangedError, checksum
 from drago.rows.base import Index
-from drago.rows.threads import threads_for
 
 Array = npt.NDArray[Any]
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from drago import kernels
 from drago._interrupts import poll
+from drago._threads import threads_for
 from drago.rows.array_visits import NO_GUESS, NONE, Guess, guess_for, parts_of_visit
 from drago.rows.base import (
     Evaluation,
@@ -29,7 +30,6 @@ from drago.rows.features import Features, Near
 from drago.rows.file_part import FilePart
 from drago.rows.memory import ArrayRows
 from drago.rows.parts import PartedRows
-from drago.rows.threads import threads_for
 
 # Bytes of X in a step.
 _STEP = 1 << 27
