@@ -117,6 +117,12 @@ struct Kept {
 template <class Storage>
 class Window;
 
+// It never gets smaller: what is new in a vector is filled with zeros.
+template <class T>
+void make_room(std::vector<T>& room, Index size) {
+    if (Index(room.size()) < size) room.resize(static_cast<std::size_t>(size));
+}
+
 // Dense rows of a column, from the row `start` on.
 template <class T>
 struct FiledDense {
@@ -131,7 +137,7 @@ struct FiledDense {
     Rows none() const { return Rows({nullptr, 0, d}); }
     Index bytes(Index first, Index last) const { return (last - first) * d * Index(sizeof(T)); }
     Rows load(Index first, Index last, Room& room) const {
-        room.resize(static_cast<std::size_t>((last - first) * d));
+        make_room(room, (last - first) * d);
         X.read((start + first) * d, (start + last) * d, room.data());
         return Rows({room.data(), last - first, d});
     }
@@ -160,24 +166,25 @@ struct FiledCsr {
     }
     Rows load(Index first, Index last, Room& room) const {
         const Index begin = indptr[first], end = indptr[last];
-        room.data.resize(static_cast<std::size_t>(end - begin));
-        room.indices.resize(static_cast<std::size_t>(end - begin));
-        room.indptr.resize(static_cast<std::size_t>(last - first + 1));
+        make_room(room.data, end - begin);
+        make_room(room.indices, end - begin);
+        make_room(room.indptr, last - first + 1);
         data.read(begin, end, room.data.data());
         indices.read(begin, end, room.indices.data());
-        check(room.indices);
+        check({room.indices.data(), end - begin});
         for (Index r = first; r <= last; ++r)
             room.indptr[r - first] = static_cast<I>(indptr[r] - begin);
         return {{room.data, room.indices, room.indptr}};
     }
     // Indices that there are no features for would be read beyond the end of w.
-    void check(std::vector<I>& found) const {
+    void check(Vec<I> found) const {
         using Number = std::make_unsigned_t<I>;
         Number greatest = 0;
-        for (const I index : found) greatest = std::max(greatest, static_cast<Number>(index));
+        for (Index j = 0; j < found.size; ++j)
+            greatest = std::max(greatest, static_cast<Number>(found[j]));
         if (found.empty() || greatest < static_cast<Number>(d)) return;
         indices.report.fail(DAMAGED, indices.number);
-        std::fill(found.begin(), found.end(), I{0});
+        std::fill_n(found.data, found.size, I{0});
     }
     void expect(Index first, Index last) const {
         data.expect(indptr[first], indptr[last]);

@@ -20,7 +20,7 @@ from drago.rows.base import Index
 Array = npt.NDArray[Any]
 
 # Bytes between two rows up to which what lies between them is read too, where rows are picked.
-GAP = 1 << 14
+GAP = 1 << 13
 # Bytes of memory for readings, at least.
 _LARGE = 1 << 23
 # Entries that are read at once for a check sum.
