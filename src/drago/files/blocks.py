@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,16 +113,23 @@ class Column:
             Where the file is gone, has another stamp or is too short.
         """
         out = _room(self, start, stop, out)
+        with self.opened() as file:
+            self._fill(file, self.offset + start * self.row_bytes, out)
+        return out
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """The file, for those who read it themselves; it must be what it was, before and after."""
         try:
             file = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             try:
                 self._compare(os.fstat(file))
-                self._fill(file, self.offset + start * self.row_bytes, out)
+                yield file
+                self._compare(os.fstat(file))
             finally:
                 os.close(file)
         except OSError as error:
             raise self._lost(error) from None
-        return out
 
     def expect(self, start: int, stop: int) -> None:
         """Have the system read rows `start` to `stop` in the background, where it can."""
@@ -142,11 +149,19 @@ class Column:
         while left:
             count = os.preadv(file, [left[:_AT_ONCE]], place)
             if count == 0:
-                raise SourceChangedError(
-                    f"{self.path} ends at byte {place}, where {len(left)} bytes more are expected: "
-                    "it was cut short. Restore the file, or make the source anew."
-                )
+                raise self.failed(file)
             place, left = place + count, left[count:]
+
+    def failed(self, file: int, error: int = 0) -> SourceChangedError:
+        """The error where a reading of the open file failed, or came to its end (0) too early."""
+        if error > 0:
+            return self._lost(OSError(error, os.strerror(error)))
+        size = os.fstat(file).st_size
+        missing = self.offset + self.shape[0] * self.row_bytes - size
+        return SourceChangedError(
+            f"{self.path} ends at byte {size}, where {missing} bytes more are expected: it was cut "
+            "short. Restore the file, or make the source anew."
+        )
 
     def _compare(self, found: os.stat_result) -> None:
         if self.stamp is not None and Stamp._from(found) != self.stamp:

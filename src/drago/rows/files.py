@@ -22,24 +22,14 @@ from drago._progress import tell
 from drago._threads import limited, threads_for
 from drago.files.blocks import Blocks, Held, checksum
 from drago.oracles.atoms import AtomOracle
-from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
-from drago.rows.base import (
-    Evaluation,
-    Gradient,
-    Index,
-    Matrix,
-    NonFiniteLossError,
-    RowStore,
-    RowVector,
-    Vector,
-    Visit,
-)
-from drago.rows.file_part import Buffers, Features, FilePart, Piece
-from drago.rows.guessed import nearest, rest_after
-from drago.rows.memory import ArrayRows
+from drago.oracles.whole import WholeOracle
+from drago.rows.base import Index, Matrix, RowStore, RowVector, Vector
+from drago.rows.features import Buffers, Features
+from drago.rows.file_part import FilePart, Piece
+from drago.rows.file_visits import FileVisits
 from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
-from drago.rows.parts import PartedRows, _part
+from drago.rows.parts import PartVector, _part
 from drago.rows.room import Room, scratch_folder
 from drago.sources.memory import as_bytes
 
@@ -48,11 +38,6 @@ from drago.sources.memory import as_bytes
 _TAKEN, _VECTORS = 0.25, 0.5
 # What a sort of all losses takes, and the vectors of a solve, in bytes a row.
 _SORTED, _SOLVED = 64, 120
-# Rows that tell how far the threshold of all rows has moved.
-_WITNESSES = 1 << 13
-# Shares of the rows, and of the memory limit, that are kept from a visit: those nearest to where
-# the weights change their kind.
-_NEAR, _NEAR_MEMORY = 0.02, 1 / 16
 # Bytes that the system is asked to read ahead.
 _AHEAD = 1 << 25
 # Operations that read the features of all rows, and those of them that make dense matrices.
@@ -62,11 +47,17 @@ _READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
 _PICK = {"gram", "leverages", "unbent", "class_hessian", "class_diagonal", "class_leverages"}
 
 
-_Kept = list[tuple[Any, Any]]
-"""Numbers of some rows of a part, and their features."""
+class WholeVector(PartVector):
+    """A vector of the rows whose parts lie behind each other in one array."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: Vector, parts: Sequence[Any]) -> None:
+        super().__init__(parts)
+        self.whole = whole
 
 
-class FileRows(PartedRows):
+class FileRows(FileVisits):
     """Rows in files, in parts.
 
     Parameters
@@ -83,6 +74,8 @@ class FileRows(PartedRows):
     ----------
     n_outputs : int
         Raw predictions that the loss takes for a row.
+    are_whole : bool
+        Whether all vectors of a solve fit the memory: then each is one array.
     """
 
     capabilities = frozenset({"responses"})
@@ -109,6 +102,7 @@ class FileRows(PartedRows):
         parts = self._open(loss) if parts is None else parts
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
+        self.are_whole = _SOLVED * self.n_samples <= int(_VECTORS * self.limit)
         row = self.source.row_bytes + _SOLVED
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // row)
 
@@ -191,17 +185,13 @@ class FileRows(PartedRows):
     # ------------------------------------------------------------------------ over the rows
 
     def _visited(
-        self,
-        work: Callable[[Piece, int, slice], Any],
-        out: Sequence[Sequence[Vector]] = (),
-        is_dense: bool = False,
-    ) -> Iterator[tuple[int, Any]]:
-        """`work` on all rows, a few at a time: the number of the part, and what it returned.
+        self, work: Callable[[Piece, int, slice], Any], is_dense: bool = False
+    ) -> Iterator[Any]:
+        """What `work` returns for all rows, a few at a time.
 
         In the order of the rows, whoever was first: each thread reads some rows and works on them
         while they are in its cache.
         """
-        vectors = out or [()] * len(self.parts)
         n, ahead = self.n_samples, max(1, _AHEAD // self.source.row_bytes)
 
         def go(k: int, rows: slice) -> tuple[Any, tuple[int, ...]]:
@@ -216,7 +206,7 @@ class FileRows(PartedRows):
                 # Of the pieces of CSR `_check` reads them again: it knows where they begin.
                 half = rows.start * self.source.row_bytes // 4
                 sums = tuple(checksum(each, half) for each in (_arrays(X)))
-            found = work(Piece(part, X, rows, vectors[k]), k, rows)
+            found = work(Piece(part, X, rows), k, rows)
             self._spare.append(buffers)
             return found, sums
 
@@ -225,7 +215,7 @@ class FileRows(PartedRows):
         for (k, rows), (found, sums) in zip(turns, self._in_threads(go, turns)):
             poll()
             tell(rows.stop - rows.start)
-            yield k, found
+            yield found
             totals.append(sums)
             if rows.stop == self.parts[k].n_samples:
                 self._check(k, totals)
@@ -286,7 +276,7 @@ class FileRows(PartedRows):
         def work(piece: Piece, k: int, rows: slice) -> Any:
             return getattr(piece, name)(*(_part(value, k, rows) for value in arguments))
 
-        return [found for _, found in self._visited(work, is_dense=name in _DENSE)]
+        return list(self._visited(work, name in _DENSE))
 
     def predict(self, w: Matrix, b: Vector) -> RowVector:
         out = [self.memory.empty((part.n_samples, b.size)) for part in self.parts]
@@ -301,66 +291,6 @@ class FileRows(PartedRows):
             for each in out:
                 each[:] = b
         return self.vector(out)
-
-    def _seen(
-        self, loss: Any, w: Matrix, b: Vector, guess: Guess
-    ) -> tuple[Evaluation, list[Seen], list[_Kept]]:
-        """All that one reading of X tells: of all rows, and of the rows of each part.
-
-        And some rows themselves, which a gradient may need again.
-        """
-        share = 0.0
-        if guess.kind and not self.is_sparse:
-            share = min(_NEAR, _NEAR_MEMORY * self.limit / max(self.source.size, 1))
-        names = range(3)
-        out = [[self.memory.empty(part.n_samples) for _ in names] for part in self.parts]
-        found: list[list[Any]] = [[] for _ in self.parts]
-
-        def work(piece: Piece, k: int, rows: slice) -> Any:
-            ev, n_bad, masses, first, second = piece._read(loss, w, b, guess)
-            near: Any = None
-            if share > 0.0 and n_bad == 0:
-                index = nearest(guess, ev.losses, int(share * piece.n_samples))
-                near = (index + rows.start, piece.X[index]) if index.size else None
-            return (n_bad, np.array(masses), first, second), near
-
-        kept: list[_Kept] = [[] for _ in self.parts]
-        for k, (each, near) in self._visited(work, out):
-            found[k].append(each)
-            if near is not None:
-                kept[k].append(near)
-        seen = []
-        for (raw, losses, slopes), each in zip(out, found):
-            n_bad, masses, first, second = (sum(values[1:], values[0]) for values in zip(*each))
-            ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
-            seen.append(Seen(ev, n_bad, (float(masses[0]), float(masses[1])), first, second))
-        raw, losses, slopes = (self.vector(each.evaluation[k] for each in seen) for k in (2, 3, 4))
-        return Evaluation(w, b, raw, losses, slopes), seen, kept
-
-    def _guess(
-        self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float
-    ) -> tuple[Guess, float]:
-        """A guess of the weights at a point, and the threshold of a sample there.
-
-        The threshold of the last visit, moved as far as that of the sample has moved since.
-        """
-        kind, tau, cap = oracle.guess(nu)
-        if not kind or tau == -np.inf or self.n_samples < 2 * _WITNESSES:
-            return guess_for(self, loss, w, b, oracle, nu), np.nan
-        witness = self._witnesses.oracle(oracle.uncertainty, oracle.divergence)
-        try:
-            witness.weights(self._witnesses.evaluate(loss, w, b).losses, nu)
-        except NonFiniteLossError:
-            return NO_GUESS, np.nan  # the visit says which of all rows are to blame
-        sampled, known = witness.guess(nu)[1], oracle.memory
-        moved = known["anchor"] + (sampled - known["sampled"])
-        tau = sampled if np.isnan(tau) or np.isnan(moved) else moved
-        return Guess(kind, tau, nu, cap), sampled
-
-    @cached_property
-    def _witnesses(self) -> ArrayRows:
-        index = np.arange(_WITNESSES, dtype=np.int64) * self.n_samples // _WITNESSES
-        return self.sample(index)
 
     # ------------------------------------------------------------------------ in and out
 
@@ -399,7 +329,33 @@ class FileRows(PartedRows):
     def room(self, size: int) -> Vector:
         return self.memory.empty(size)
 
+    def new_vectors(self, count: int) -> list[RowVector]:
+        if self.are_whole:
+            # In one piece: of fresh memory the system gives large pages to large pieces.
+            return [self.cut(each) for each in self.memory.empty((count, self.n_samples))]
+        sizes = [part.n_samples for part in self.parts]
+        return [self.vector(self.room(size) for size in sizes) for _ in range(count)]
+
+    def new_array(self) -> Vector:
+        """An array for the entries of all rows."""
+        return self.memory.empty(self.n_samples)
+
+    def cut(self, whole: Vector) -> WholeVector:
+        """A row vector of one array."""
+        return WholeVector(whole, [whole[a:b] for a, b in self._edges])
+
+    def whole(self, values: RowVector) -> Vector:
+        """The entries of a row vector as one array."""
+        return values.whole if isinstance(values, WholeVector) else np.concatenate(values.parts)
+
+    @cached_property
+    def whole_p(self) -> Vector:
+        """The nominal weights of all rows."""
+        return self.memory.kept(self.whole(self.p))
+
     def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
+        if self.are_whole and WholeOracle.takes(uncertainty):
+            return WholeOracle(self, uncertainty, divergence)
         if uncertainty.is_spectral and _SORTED * self.n_samples > self.limit:
             raise MemoryError(
                 f"{uncertainty!r} needs a sort of all losses, which takes some "
@@ -407,60 +363,6 @@ class FileRows(PartedRows):
                 "take a CVaR or a ball, which do without."
             )
         return super().oracle(uncertainty, divergence)
-
-    # ------------------------------------------------------------------------ visits to X
-
-    def visits_once(self, loss: Any, n_outputs: int) -> bool:
-        return all(part.visits_once(loss, n_outputs) for part in self.parts)
-
-    def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
-        if raw is None and w.any() and self.visits_once(loss, w.shape[1]):
-            ev, seen, _ = self._seen(loss, w, b, NO_GUESS)
-            if not any(each.n_bad for each in seen):
-                return ev
-            raw = ev.raw  # whoever looks at the losses raises, and says which rows are to blame
-        return super().evaluate(loss, w, b, self.predict(w, b) if raw is None else raw)
-
-    def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
-        """X is read once, and then the rows alone whose weights were not as they were guessed."""
-        # Kernels of CSR rows take no guess: they would leave the sums at it empty.
-        if self.is_sparse or not (self.visits_once(loss, w.shape[1]) and w.any()):
-            return super().visit(loss, w, b, oracle, nu)
-        guess, sampled = self._guess(loss, w, b, oracle, nu)
-        if not guess.kind:
-            return super().visit(loss, w, b, oracle, nu)
-        ev, seen, kept = self._seen(loss, w, b, guess)
-        if any(each.n_bad for each in seen):
-            self.evaluate(loss, w, b, ev.raw)
-        q = oracle.weights(ev.losses, nu)
-        oracle.memory |= {"anchor": oracle.guess(nu)[1], "sampled": sampled}
-
-        def corrected(k: int) -> Vector:
-            """The gradient of a part: its sums at the guess, and what the weights differ by."""
-            part, found = self.parts[k], seen[k]
-            here = found.evaluation
-            rest = rest_after(
-                guess, found.masses, part.p, q.parts[k], here.losses, here.dlosses[:, 0]
-            )
-            out = np.zeros(self.n_features + 1)
-            # Sums that are not used need not be finite.
-            for share, sums in ((rest.a, found.first), (rest.b, found.second)):
-                if share != 0.0:
-                    out += share * sums
-            left = np.ones(rest.rows.size, dtype=bool)
-            for index, X in kept[k]:
-                a, b = np.searchsorted(rest.rows, (index[0], index[-1] + 1))
-                at = np.searchsorted(index, rest.rows[a:b])
-                known = index[np.minimum(at, index.size - 1)] == rest.rows[a:b]
-                out[:-1] += rest.values[a:b][known] @ X[at[known]].astype(np.float64)
-                left[a:b] = ~known
-            out[:-1] += part.sum_of(rest.rows[left], rest.values[left])
-            out[-1] += rest.values.sum()
-            return out
-
-        gradients = list(self._in_threads(corrected, [(k,) for k in range(len(seen))]))
-        g = sum(gradients[1:], gradients[0])
-        return Visit(ev, q, Gradient(g[:-1, None], g[-1:]))
 
 
 _KINDS = {
