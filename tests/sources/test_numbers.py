@@ -1,11 +1,15 @@
 """Folds and samples by the numbers of rows."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import sparse
 
 import drago
+from drago.files.blocks import Blocks, Held
 from drago.sources.numbers import folds_of, keys_of, sample_of
+from drago.sources.scanned import BlocksReader
 
 
 def slow_key(number, seed=0):
@@ -120,3 +124,25 @@ def test_some_rows_are_a_source_of_their_own(tmp_path, is_sparse, limit):
     np.testing.assert_array_equal(
         blocks.columns["sample_weight"].read(0, blocks.n_samples), WEIGHT[kept][rows]
     )
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_rows_come_in_the_order_of_the_source(is_sparse):
+    """Whatever their order in the blocks."""
+    ends, order = (1000, 1001, 3000), []
+    for first, last in itertools.pairwise((0, *ends)):
+        order.append(RNG.permutation(last - first))
+    places = np.concatenate([o + start for o, start in zip(order, (0, *ends))])
+    columns = {"y": Held(X[places, 1]), "order": Held(np.concatenate(order))}
+    if is_sparse:
+        rows = sparse.csr_matrix(X[places])
+        names = ("data", "indices", "indptr")
+        columns |= {name: Held(getattr(rows, name)) for name in names}
+    else:
+        columns["X"] = Held(X[places])
+    reader = BlocksReader(Blocks(3000, 4, columns, ends), "rows")
+    found = sample_of(reader.batches(False), 5000, 0)
+    np.testing.assert_array_equal(found.X.toarray() if is_sparse else found.X, X)
+    np.testing.assert_array_equal(found.y, X[:, 1])
+    reader = BlocksReader(Blocks(3000, 4, columns, ends), "rows", lambda n: n % 3 == 1)
+    np.testing.assert_array_equal(sample_of(reader.batches(False), 5000, 0).y, X[1::3, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,23 +61,38 @@ class BlocksReader:
         return None
 
     def batches(self, labels: bool | None) -> Iterator[Batch]:
-        """The rows that are wanted, some 16 MB at a time."""
+        """The rows that are wanted in the order of the source, some 16 MB at a time."""
         blocks = self.blocks
         width = max(1, self.n_features * self.dtype.itemsize)
         if self.is_sparse:
             width = max(1, 12 * blocks.columns["data"].shape[0] // blocks.n_samples)
         step = max(1, _BYTES // width)
-        for start in range(0, blocks.n_samples, step):
-            stop = min(start + step, blocks.n_samples)
-            X = self._features(start, stop)
-            found: dict[str, Any] = {}
-            if labels is not None:
-                found = {name: blocks.columns[name].read(start, stop) for name in self.names}
-            for name in ("y", "groups"):
-                if name in found and (labels or name == "groups"):
-                    found[name] = found[name].astype(np.int64)
-            batch = as_batch(X, **found, labels=labels)
-            yield batch if self._kept is None else batch.take(self._kept(np.arange(start, stop)))
+        order = blocks.columns.get("order")
+        for first, last in pairwise((0, *blocks.ends)):
+            whole, places = None, np.empty(0, np.int64)
+            if order is not None:  # the rows of a part are in another order than in the source
+                whole = self._read(first, last, labels)
+                places = np.argsort(order.read(first, last))
+            for start in range(first, last, step):
+                stop = min(start + step, last)
+                if whole is None:
+                    found = self._read(start, stop, labels)
+                else:
+                    index = places[start - first : stop - first]
+                    found = {name: values[index] for name, values in whole.items()}
+                batch = as_batch(**found, labels=labels)
+                if self._kept is not None:
+                    batch = batch.take(self._kept(np.arange(start, stop)))
+                yield batch
+
+    def _read(self, start: int, stop: int, labels: bool | None) -> dict[str, Any]:
+        """Rows of the blocks as they lie there."""
+        found = {"X": self._features(start, stop)}
+        for name in self.names if labels is not None else ():
+            values = self.blocks.columns[name].read(start, stop)
+            is_label = name == "groups" or (name == "y" and labels)
+            found[name] = values.astype(np.int64) if is_label else values
+        return found
 
     def _features(self, start: int, stop: int) -> Any:
         columns = self.blocks.columns
