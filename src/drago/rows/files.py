@@ -23,7 +23,7 @@ from drago.files.blocks import Blocks, Held, checksum
 from drago.oracles.atoms import AtomOracle
 from drago.oracles.whole import WholeOracle
 from drago.rows.base import Index, Matrix, RowStore, RowVector, Vector
-from drago.rows.features import Buffers, Features
+from drago.rows.features import Features
 from drago.rows.file_part import FilePart, Piece
 from drago.rows.file_visits import FileVisits
 from drago.rows.open import NEGLIGIBLE
@@ -92,11 +92,10 @@ class FileRows(FileVisits):
         self.limit = as_bytes(blocks.memory_limit)
         if like is None:
             self.source, self.memory = Features(blocks), Room(0, scratch_folder())
-            self._spare: list[Buffers] = []
             self._checked: set[int] = set()
             self.memory.limit = int(_VECTORS * self.limit)
         else:
-            self.source, self.memory, self._spare = like.source, like.memory, like._spare
+            self.source, self.memory = like.source, like.memory
             self._checked, self.n_outputs = like._checked, like.n_outputs
         parts = self._open(loss) if parts is None else parts
         super().__init__(parts)
@@ -195,17 +194,14 @@ class FileRows(FileVisits):
 
         def go(k: int, rows: slice) -> tuple[Any, tuple[int, ...]]:
             part = self.parts[k]
-            buffers = self._buffers()
-            X = self.source.read(part.start + rows.start, part.start + rows.stop, buffers)
+            X = self.source.read(part.start + rows.start, part.start + rows.stop)
             # As many as are read now, further on.
             first, last = (min(part.start + row + ahead, n) for row in (rows.start, rows.stop))
             self.source.expect(first, last)
             sums: tuple[int, ...] = ()
             if k not in self._checked:
                 sums = tuple(checksum(each) for each in (_arrays(X)))
-            found = work(Piece(part, X, rows), k, rows)
-            self._spare.append(buffers)
-            return found, sums
+            return work(Piece(part, X, rows), k, rows), sums
 
         totals: list[tuple[int, ...]] = []
         turns = [(k, rows) for k, part in enumerate(self.parts) for rows in part.cuts(is_dense)]
@@ -228,12 +224,6 @@ class FileRows(FileVisits):
         if error is not None:
             raise error
         self._checked.add(k)
-
-    def _buffers(self) -> Buffers:
-        try:
-            return self._spare.pop().clear()
-        except IndexError:
-            return Buffers()
 
     @property
     def _threads(self) -> int:
