@@ -232,7 +232,7 @@ class FileRows(FileVisits):
     def _each(self, name: str, arguments: Sequence[Any], settings: dict[str, Any]) -> list[Any]:
         if name in _READ:
             return self._read_each(name, arguments)
-        keep = self.memory.kept if _KINDS.get(name) == "map" else _as_it_is
+        keep = self.stored if _KINDS.get(name) == "map" else _as_it_is
 
         def work(k: int) -> Any:
             return getattr(self.parts[k], name)(
@@ -289,7 +289,7 @@ class FileRows(FileVisits):
         return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
 
     def imported(self, array: Any) -> RowVector:
-        return self.vector(self.memory.kept(part.copy()) for part in super().imported(array).parts)
+        return self.vector(self.stored(part.copy()) for part in super().imported(array).parts)
 
     def content(self) -> tuple[Any, ...]:
         """What tells these rows from others, without reading them."""
@@ -314,6 +314,9 @@ class FileRows(FileVisits):
 
     def room(self, size: int) -> Vector:
         return self.memory.empty(size)
+
+    def stored(self, entries: Any) -> Any:
+        return self.memory.kept(entries)
 
     def new_vectors(self, count: int) -> list[RowVector]:
         if self.are_whole:
