@@ -409,13 +409,15 @@ def test_labels_are_checked_over_all_parts(tmp_path):
 
 
 @pytest.mark.parametrize("storage", ["float32", "csr"])
-def test_check_sums_of_parts_in_pieces(tmp_path, monkeypatch, storage):
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_check_sums_of_parts_in_pieces(tmp_path, monkeypatch, loss, storage):
     """Steps, their parts and windows begin in the middle of a word of 64 bits."""
     monkeypatch.setattr(file_visits, "_STEP", 700)
     monkeypatch.setattr("drago.rows.array_visits._AT_ONCE", 1 << 6)
-    X, y, _ = data("squared", storage)
-    filed = drago.DROProblem(blocks_of(tmp_path, X, y, 3), shift_cost=0.1)
-    w, b = np.ones((D, 1)), np.zeros(1)
+    monkeypatch.setattr(file_part, "_VISITED", 64)
+    X, y, _ = data(loss, storage)
+    filed = drago.DROProblem(blocks_of(tmp_path, X, y, 3), loss=loss, shift_cost=0.1)
+    w, b = np.ones((D, filed.n_outputs)), np.zeros(filed.n_outputs)
     filed.evaluate(w, b)
     name = "X" if storage == "float32" else "indices"
     path = filed.rows.blocks.columns[name].path
@@ -426,7 +428,7 @@ def test_check_sums_of_parts_in_pieces(tmp_path, monkeypatch, storage):
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
     filed.evaluate(w, b)  # a part is looked at once
     with pytest.raises(SourceChangedError, match=f"{name}.bin is damaged: part 2 has another"):
-        drago.DROProblem(filed.rows.blocks, shift_cost=0.1).evaluate(w, b)
+        drago.DROProblem(filed.rows.blocks, loss=loss, shift_cost=0.1).evaluate(w, b)
 
 
 @pytest.mark.parametrize("damage, message", [

@@ -210,6 +210,9 @@ class FileRows(FileVisits):
             yield found
             totals.append(sums)
             if rows.stop == self.parts[k].n_samples:
+                if self.is_sparse and k not in self._checked and len(totals) > 1:
+                    # Whose pieces need not be whole words.
+                    totals = [self.source.sums_of(self.parts[k].start, self.parts[k].stop)]
                 self._check(k, totals)
                 totals = []
 
@@ -217,10 +220,7 @@ class FileRows(FileVisits):
         """Compare the check sums of a part, once."""
         if k in self._checked:
             return
-        sums = tuple(sum(each) for each in zip(*totals))
-        if self.is_sparse and len(totals) > 1:  # whose pieces need not be whole words
-            sums = self.source.sums_of(self.parts[k].start, self.parts[k].stop)
-        error = self.source.damaged(k, sums)
+        error = self.source.damaged(k, tuple(sum(each) for each in zip(*totals)))
         if error is not None:
             raise error
         self._checked.add(k)
