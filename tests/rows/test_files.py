@@ -1,6 +1,7 @@
 """Rows in files: the answers of the same rows in memory, whatever the parts and the threads."""
 
 import contextlib
+import dataclasses
 import os
 import threading
 
@@ -311,6 +312,45 @@ def test_vectors_in_files_change_nothing(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found.dual_weights, expected.dual_weights)
 
 
+@pytest.mark.parametrize("name", SETS)
+def test_vectors_that_do_not_fit_are_weighed_in_rounds(tmp_path, name):
+    """Weights and answers are those of vectors that fit, which are searched as in memory."""
+    problem, filed = make(tmp_path, "logistic", name, fit_intercept=True)
+    settings = {"loss": "logistic", "uncertainty": SETS[name][0], "divergence": SETS[name][1]}
+    blocks = dataclasses.replace(filed.rows.blocks, memory_limit=20_000)
+    tight = drago.DROProblem(blocks, shift_cost=0.05, fit_intercept=True, **settings)
+    assert filed.rows.are_whole and not tight.rows.are_whole
+    w, b = np.full((D, 1), 0.2), np.zeros(1)
+    here, there = filed.dual_oracle(), tight.dual_oracle()
+    for _ in range(3):
+        losses = filed.rows.export(filed.evaluate(w, b).losses)
+        found = [rows.export(oracle.weights(rows.imported(losses), 0.05))
+                 for rows, oracle in ((filed.rows, here), (tight.rows, there))]  # fmt: skip
+        np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-11 * found[0].max())
+        assert set(here.memory) == set(there.memory)  # a solve is resumed under another limit
+        w = 1.01 * w
+    agree(drago.solve(problem, tol=1e-6), drago.solve(tight, tol=1e-6), problem, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["cvar", "cvar kl", "simplex", "simplex kl", "chi2 ball", "kl ball"]
+)
+def test_whole_vectors_have_mirrors_and_responses(tmp_path, name):
+    problem, filed = make(tmp_path, "squared", name)
+    ev, theirs = (each.evaluate(np.ones((D, 1)), np.zeros(1)) for each in (problem, filed))
+    here, there = problem.dual_oracle(), filed.dual_oracle()
+    q, mirror = there.with_mirror(theirs.losses, 0.05)
+    expected = here.with_mirror(ev.losses, 0.05)
+    for found, exact in zip((q, mirror), expected):
+        size = np.abs(exact).max()
+        np.testing.assert_allclose(filed.rows.export(found), exact, rtol=0, atol=1e-11 * size)
+    assert there.guess(0.05) == pytest.approx(here.guess(0.05), rel=1e-12, nan_ok=True)
+    hessian = [each.rows.hessian(each.loss, at, q, oracle.response(at.losses, 0.05)[1], False)
+               for each, at, q, oracle in ((problem, ev, expected[0], here),
+                                           (filed, theirs, q, there))]  # fmt: skip
+    np.testing.assert_allclose(*hessian, rtol=0, atol=1e-10 * np.abs(hessian[0]).max())
+
+
 def test_a_sort_beyond_the_limit_is_refused(tmp_path):
     X, y, _ = data("squared")
     given = blocks_of(tmp_path, X, y)
@@ -369,13 +409,15 @@ def test_labels_are_checked_over_all_parts(tmp_path):
 
 
 @pytest.mark.parametrize("storage", ["float32", "csr"])
-def test_check_sums_of_parts_in_pieces(tmp_path, monkeypatch, storage):
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_check_sums_of_parts_in_pieces(tmp_path, monkeypatch, loss, storage):
     """Steps, their parts and windows begin in the middle of a word of 64 bits."""
     monkeypatch.setattr(file_visits, "_STEP", 700)
     monkeypatch.setattr("drago.rows.array_visits._AT_ONCE", 1 << 6)
-    X, y, _ = data("squared", storage)
-    filed = drago.DROProblem(blocks_of(tmp_path, X, y, 3), shift_cost=0.1)
-    w, b = np.ones((D, 1)), np.zeros(1)
+    monkeypatch.setattr(file_part, "_VISITED", 64)
+    X, y, _ = data(loss, storage)
+    filed = drago.DROProblem(blocks_of(tmp_path, X, y, 3), loss=loss, shift_cost=0.1)
+    w, b = np.ones((D, filed.n_outputs)), np.zeros(filed.n_outputs)
     filed.evaluate(w, b)
     name = "X" if storage == "float32" else "indices"
     path = filed.rows.blocks.columns[name].path
@@ -386,7 +428,7 @@ def test_check_sums_of_parts_in_pieces(tmp_path, monkeypatch, storage):
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
     filed.evaluate(w, b)  # a part is looked at once
     with pytest.raises(SourceChangedError, match=f"{name}.bin is damaged: part 2 has another"):
-        drago.DROProblem(filed.rows.blocks, shift_cost=0.1).evaluate(w, b)
+        drago.DROProblem(filed.rows.blocks, loss=loss, shift_cost=0.1).evaluate(w, b)
 
 
 @pytest.mark.parametrize("damage, message", [

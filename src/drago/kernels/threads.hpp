@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -19,9 +20,17 @@ namespace drago {
 template <class Make>
 void in_parts_with(Index count, Index n_threads, Make make) {
     std::atomic<Index> next{0};
+    std::exception_ptr failed;  // no memory, as a rule
+    std::mutex mutex;
     const auto take = [&] {
-        auto work = make();
-        for (Index k; (k = next.fetch_add(1)) < count;) work(k);
+        try {
+            auto work = make();
+            for (Index k; (k = next.fetch_add(1)) < count;) work(k);
+        } catch (...) {
+            next = count;
+            const std::lock_guard<std::mutex> lock(mutex);
+            failed = std::current_exception();
+        }
     };
     std::vector<std::thread> others;
     for (Index t = std::min(n_threads, count) - 1; t > 0; --t) {
@@ -33,6 +42,7 @@ void in_parts_with(Index count, Index n_threads, Make make) {
     }
     take();
     for (std::thread& other : others) other.join();
+    if (failed) std::rethrow_exception(failed);
 }
 
 // The same with one `work` for all threads.

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +21,6 @@ Array = npt.NDArray[Any]
 
 # Bytes between two rows up to which what lies between them is read too, where rows are picked.
 GAP = 1 << 13
-# Bytes of memory for readings, at least.
-_LARGE = 1 << 23
 # Entries that are read at once for a check sum.
 _SUMMED = 1 << 20
 _WORD = 1 << 64
@@ -102,21 +100,17 @@ class Features:
         first, last = (int(pointers.read(row, row + 1)[0]) for row in (start, stop))
         return last - first
 
-    def read(self, start: int, stop: int, buffers: Buffers | None = None) -> Any:
-        """Rows `start` to `stop`, in memory of the buffers where these are given."""
-        room: Callable[..., Any] = np.empty if buffers is None else buffers.array
+    def read(self, start: int, stop: int) -> Any:
+        """Rows `start` to `stop`."""
         if not self.is_sparse:
-            X = self.columns[0]
             self._count((stop - start) * self.row_bytes)
-            return X.read(start, stop, room((stop - start, self.n_features), X.dtype))
+            return self.columns[0].read(start, stop)
         from scipy.sparse import csr_array
 
         data, indices, pointers = self.columns
         ends = pointers.read(start, stop + 1)
         first, last = int(ends[0]), int(ends[-1])
-        # Next to each other in memory: the numbers, then their places.
-        values = data.read(first, last, room((last - first,), data.dtype))
-        places = indices.read(first, last, room((last - first,), indices.dtype))
+        values, places = data.read(first, last), indices.read(first, last)
         local = (ends - first).astype(indices.dtype)
         self._count(values.nbytes + places.nbytes)
         return csr_array((values, places, local), shape=(stop - start, self.n_features))
@@ -210,27 +204,3 @@ class Features:
                     "Make the source anew."
                 )
         return None
-
-
-class Buffers:
-    """Memory that is used again: arrays behind each other, until it is cleared."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
-        self._used = 0
-
-    def clear(self) -> Buffers:
-        """Forget what is there; have room for as much as was asked for."""
-        if self._used > self._memory.size:
-            # Not less: to large arrays the system gives large pages, which are read into faster.
-            self._memory = np.empty(max(self._used, _LARGE), np.uint8)
-        self._used = 0
-        return self
-
-    def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """The next array; of its own where there is no room."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        start, self._used = self._used, self._used + -(-size // 64) * 64
-        if self._used > self._memory.size:
-            return np.empty(shape, dtype)
-        return self._memory[start : start + size].view(dtype).reshape(shape)

@@ -184,8 +184,7 @@ class FileVisits(PartedRows):
             found.append(Found(n_bad, tuple(masses), first, second, near))
             sums.append(reading.sums)
             if rows.stop == part.n_samples:
-                if looks:
-                    self._check(step.k, sums)
+                self._check(step.k, sums)
                 sums = []
             poll()
             tell(step.stop - step.start)

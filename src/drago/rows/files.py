@@ -24,7 +24,7 @@ from drago.files.blocks import Blocks, Held, checksum
 from drago.oracles.atoms import AtomOracle
 from drago.oracles.whole import WholeOracle
 from drago.rows.base import Index, Matrix, RowStore, RowVector, Vector
-from drago.rows.features import Buffers, Features
+from drago.rows.features import Features
 from drago.rows.file_part import FilePart, Piece
 from drago.rows.file_visits import FileVisits
 from drago.rows.open import NEGLIGIBLE
@@ -93,11 +93,10 @@ class FileRows(FileVisits):
         self.limit = as_bytes(blocks.memory_limit)
         if like is None:
             self.source, self.memory = Features(blocks), Room(0, scratch_folder())
-            self._spare: list[Buffers] = []
             self._checked: set[int] = set()
             self.memory.limit = int(_VECTORS * self.limit)
         else:
-            self.source, self.memory, self._spare = like.source, like.memory, like._spare
+            self.source, self.memory = like.source, like.memory
             self._checked, self.n_outputs = like._checked, like.n_outputs
         parts = self._open(loss) if parts is None else parts
         super().__init__(parts)
@@ -196,19 +195,15 @@ class FileRows(FileVisits):
 
         def go(k: int, rows: slice) -> tuple[Any, tuple[int, ...]]:
             part = self.parts[k]
-            buffers = self._buffers()
-            X = self.source.read(part.start + rows.start, part.start + rows.stop, buffers)
+            X = self.source.read(part.start + rows.start, part.start + rows.stop)
             # As many as are read now, further on.
             first, last = (min(part.start + row + ahead, n) for row in (rows.start, rows.stop))
             self.source.expect(first, last)
             sums: tuple[int, ...] = ()
             if k not in self._checked:
-                # Of the pieces of CSR `_check` reads them again: it knows where they begin.
                 half = rows.start * self.source.row_bytes // 4
                 sums = tuple(checksum(each, half) for each in (_arrays(X)))
-            found = work(Piece(part, X, rows), k, rows)
-            self._spare.append(buffers)
-            return found, sums
+            return work(Piece(part, X, rows), k, rows), sums
 
         totals: list[tuple[int, ...]] = []
         turns = [(k, rows) for k, part in enumerate(self.parts) for rows in part.cuts(is_dense)]
@@ -218,6 +213,9 @@ class FileRows(FileVisits):
             yield found
             totals.append(sums)
             if rows.stop == self.parts[k].n_samples:
+                if self.is_sparse and k not in self._checked and len(totals) > 1:
+                    # Whose pieces begin who knows where.
+                    totals = [self.source.sums_of(self.parts[k].start, self.parts[k].stop)]
                 self._check(k, totals)
                 totals = []
 
@@ -225,19 +223,10 @@ class FileRows(FileVisits):
         """Compare the check sums of a part, once."""
         if k in self._checked:
             return
-        sums = tuple(sum(each) for each in zip(*totals))
-        if self.is_sparse and len(totals) > 1:
-            sums = self.source.sums_of(self.parts[k].start, self.parts[k].stop)
-        error = self.source.damaged(k, sums)
+        error = self.source.damaged(k, tuple(sum(each) for each in zip(*totals)))
         if error is not None:
             raise error
         self._checked.add(k)
-
-    def _buffers(self) -> Buffers:
-        try:
-            return self._spare.pop().clear()
-        except IndexError:
-            return Buffers()
 
     @property
     def _threads(self) -> int:
@@ -246,7 +235,7 @@ class FileRows(FileVisits):
     def _each(self, name: str, arguments: Sequence[Any], settings: dict[str, Any]) -> list[Any]:
         if name in _READ:
             return self._read_each(name, arguments)
-        keep = self.memory.kept if _KINDS.get(name) == "map" else _as_it_is
+        keep = self.stored if _KINDS.get(name) == "map" else _as_it_is
 
         def work(k: int) -> Any:
             return getattr(self.parts[k], name)(
@@ -303,7 +292,7 @@ class FileRows(FileVisits):
         return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
 
     def imported(self, array: Any) -> RowVector:
-        return self.vector(self.memory.kept(part.copy()) for part in super().imported(array).parts)
+        return self.vector(self.stored(part.copy()) for part in super().imported(array).parts)
 
     def content(self) -> tuple[Any, ...]:
         """What tells these rows from others, without reading them."""
@@ -328,6 +317,9 @@ class FileRows(FileVisits):
 
     def room(self, size: int) -> Vector:
         return self.memory.empty(size)
+
+    def stored(self, entries: Any) -> Any:
+        return self.memory.kept(entries)
 
     def new_vectors(self, count: int) -> list[RowVector]:
         if self.are_whole:
