@@ -29,7 +29,7 @@ OF_KERNELS = (
 )  # fmt: skip
 # What takes longest comes first, so that all cores are busy to the end.
 LONGEST = (
-    "bind_visits.cpp", "bind_rows.cpp", "bind_steps.cpp", "bind_classes.cpp",
+    "bind_visits.cpp", "bind_files.cpp", "bind_rows.cpp", "bind_steps.cpp", "bind_classes.cpp",
     "bind_stochastic.cpp", "nb_combined.cpp",
 )  # fmt: skip
 # What is as fast with less optimisation, and compiled in half of the time.

@@ -4,7 +4,8 @@
 
 visit    a visit to all rows (losses, weights and gradient) beside ``cat FILE > /dev/null`` and
          plain reads of the same file into one buffer, in turn; medians, warm page cache where the
-         file fits it. `speed` is the time of `cat` over that of the visit
+         file fits it. `speed` is the time of `cat` over that of the visit; `cpu` the seconds of
+         processors that each of the two took, by which they can be compared on a busy machine
 solve    a certified solve with the rows in files and in memory, in turn
 memory   a solve in a process of its own under RLIMIT_DATA, of which RssAnon + RssShmem is sampled;
          `readings` are the bytes of features that were read, by all of them
@@ -85,11 +86,12 @@ def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
     table = Table(
         {"rows": "9d", "features": "8d", "GB": "6.2f"}
         | dict.fromkeys(("cat_s", "reads_s", "visit_s", "evaluate_s"), "10.3f")
-        | {"speed": "6.2f"}
+        | {"cat_cpu": "7.2f", "visit_cpu": "9.2f", "speed": "6.2f"}
     )
     for n, d in shapes(options):
         blocks = make_blocks(options.folder, n, d, options.limit)
         problem = problem_of(blocks)
+        spent: dict[str, list[float]] = {"cat": [], "visit": []}
         path = blocks.columns["X"].path  # type: ignore[union-attr]
         oracle, b = problem.dual_oracle(), np.zeros(1)
         rng = np.random.default_rng(3)
@@ -101,20 +103,33 @@ def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
             points.reverse()
             problem.visit(points[0], np.zeros(1), oracle)
 
+        def counted(name: str, work: Any, spent: Any = spent) -> None:
+            before = processors()
+            work()
+            spent[name].append(processors() - before)
+
+        def cat(path: str = path) -> None:
+            subprocess.run(f"cat {path} > /dev/null", shell=True, check=True)
+
         what = {
-            "cat": lambda path=path: subprocess.run(
-                f"cat {path} > /dev/null", shell=True, check=True
-            ),
+            "cat": lambda counted=counted, cat=cat: counted("cat", cat),
             "reads": lambda path=path: plain_reads(path),
-            "visit": go,
+            "visit": lambda counted=counted, go=go: counted("visit", go),
             "evaluate": lambda problem=problem, w=w, b=b: problem.evaluate(w, b),
         }
         found = medians_in_turn(what, options.runs)
         table.add(
             {"rows": n, "features": d, "GB": 4e-9 * n * d, "speed": found["cat"] / found["visit"]}
             | {f"{key}_s": value for key, value in found.items()}
+            | {f"{key}_cpu": float(np.median(each)) for key, each in spent.items()}
         )
     return table.rows
+
+
+def processors() -> float:
+    """Seconds of processors that this process and its children have taken."""
+    times = os.times()
+    return sum(times[:4])
 
 
 # ------------------------------------------------------------------------------------- solve

@@ -637,10 +637,10 @@ def test_verbose_prints_a_line_for_each_certificate(loss, verbose, capsys):
     X, y = make(loss, n=60)
     fitted = model(loss, verbose=verbose, tol=1e-8).fit(X, y)
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["passes", "primal", "dual", "gap", "relative", "time"]
+    assert head.split() == ["passes", "primal", "dual", "gap", "relative", "time", "rows/s"]
     assert len(lines) == len(fitted.history_)
     for line, record in zip(lines, fitted.history_.records):
-        passes, primal, dual, gap, relative, time, unit = line.split()
+        passes, primal, dual, gap, relative, time, unit, _ = line.split()
         assert float(passes) == pytest.approx(record.n_passes, abs=0.051)
         assert float(primal) == pytest.approx(record.primal, rel=1e-7)
         assert float(dual) == pytest.approx(record.dual, rel=1e-7)

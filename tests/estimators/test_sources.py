@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.model_selection import KFold
 
 import drago
 from drago import CVaR, DROClassifier, DRORegressor
@@ -195,11 +196,11 @@ def test_warm_starts(tmp_path, path):
     "model, message",
     [
         (DROClassifier(class_weight="balanced"), "class_weight='balanced' does not go with"),
-        (DROClassifier(baseline="auto"), "baseline='auto' has to be fitted on rows in memory"),
-        (DROClassifier("excess_tail"), "has to be fitted on rows in memory"),
+        (DROClassifier(baseline=3), "baseline must be None, 'auto' or an estimator"),
+        (DROClassifier(device="cpu"), "device='cpu' does not go with Source"),
         (DROClassifier("worst_group"), "name groups= where the source is made"),
         (DROClassifier(group_columns="sex"), "for a source name groups="),
-        (drago.DROClassifierCV(), "DROClassifierCV does not take a source"),
+        (drago.DROClassifierCV(cv=KFold(3)), "cv must be None or a number of folds"),
     ],
 )
 def test_what_a_source_cannot_do(tmp_path, path, model, message):
@@ -218,5 +219,96 @@ def test_what_is_given_beside_a_source(tmp_path, path):
         model.score(source, FRAME["two"])
     with pytest.raises(ValueError, match="has no target"):
         model.score(read(path, None, tmp_path))
-    with pytest.raises(TypeError, match="is no array"):
-        drago.find_groups(source, FRAME["y"])
+    with pytest.raises(TypeError, match="y was given beside Source"):
+        drago.robust_path(source, FRAME["y"])
+    for function in (drago.find_groups, drago.audit):
+        with pytest.raises(ValueError, match="y was given beside Source"):
+            function(source, FRAME["y"])
+        with pytest.raises(ValueError, match="has no target"):
+            function(read(path, None, tmp_path))
+
+
+# ---------------------------------------------------------------------- what takes a sample
+
+
+def test_found_groups_of_a_source(tmp_path, path):
+    source = read(path, "y", tmp_path, "1GB")
+    found = drago.find_groups(source, max_groups=3)
+    there = drago.find_groups(encoded(), FRAME["y"], max_groups=3)
+    assert found.rules == there.rules and found.drawn_from is None
+    with pytest.warns(UserWarning, match="groups were found on 1000 rows drawn from 5000"):
+        found = drago.find_groups(read(path, "two", tmp_path), max_groups=3, random_state=4)
+    rows = read(path, "two", tmp_path).sample(1000, random_state=4)
+    assert found.n_found_on + found.n_judged_on == 1000 and found.drawn_from == N
+    assert set(found.judged_on) < set(rows.numbers)
+    assert repr(found).endswith("drawn from 5000)") and "drawn from 5000" in str(found)
+
+
+def test_a_group_finder_of_a_source(tmp_path, path):
+    with pytest.warns(UserWarning, match="groups were found on 1000 rows"):
+        finder = drago.GroupFinder(max_groups=3).fit(read(path, "y", tmp_path))
+    assert finder.transform(encoded()).shape == (N, finder.found_.n_groups - 1)
+    with pytest.raises((TypeError, UserWarning)):
+        finder.transform(read(path, "y", tmp_path))
+
+
+def test_an_audit_of_a_source(tmp_path, path):
+    with pytest.warns(UserWarning, match="the audit is made on 1000 rows drawn from 5000"):
+        found = drago.audit(
+            read(path, "two", tmp_path, groups="sex"), time_budget=0, n_repeats=1, verbose=0
+        )
+    assert found.comparison.n_rows < 1000
+    assert "A source of 5000 rows: this is about 1000 of them" in str(found)
+    assert found.model.predict(encoded()).shape == (N,)
+
+
+# ------------------------------------------------------- everything after a fit, on a source
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("target", ["y", "two", "three"])
+def test_after_a_fit_with_groups_and_a_baseline(target, limit, tmp_path):
+    X, y = encoded().to_numpy(), FRAME[target].to_numpy()
+    baseline = np.abs(FRAME["a"].to_numpy()) / 10
+    groups, weight = FRAME["sex"].to_numpy(), FRAME["weight"].to_numpy()
+    given = {"sample_weight": weight, "groups": groups, "baseline": baseline}
+    X = standardised(X)
+    source = drago.from_arrays(Sliced(X), y, **given, memory_limit=limit, cache_dir=tmp_path)
+    kind = DRORegressor if target == "y" else DROClassifier
+    model = kind("worst_group", tol=1e-8).fit(source)
+    there = kind("worst_group", tol=1e-8).fit(X, y, **given)
+    np.testing.assert_allclose(model.coef_, there.coef_, atol=2e-3)
+    np.testing.assert_allclose(model.losses(source), model.losses(X, y), rtol=1e-9)
+    if target == "y":
+        np.testing.assert_allclose(model.predict(source), model.predict(X), rtol=1e-9, atol=1e-12)
+    else:
+        np.testing.assert_array_equal(model.predict(source), model.predict(X))
+    if target != "y":
+        np.testing.assert_allclose(model.predict_proba(source), model.predict_proba(X), rtol=1e-9)
+    assert model.score(source) == pytest.approx(model.score(X, y, weight), rel=1e-9)
+    report = model.worst_case_report(source)
+    other = model.worst_case_report(X, y, **given)
+    assert report.worst_case_loss == pytest.approx(other.worst_case_loss, rel=1e-6)
+    assert report.groups["group"].tolist() == other.groups["group"].tolist()
+    np.testing.assert_allclose(report.dual_weights, other.dual_weights, atol=1e-9)
+    settings = {"uncertainty": drago.Grouped(drago.Simplex()), "fit_intercept": True,
+                "loss": model.loss_, "shift_cost": model.shift_cost_}  # fmt: skip
+    problem = drago.DROProblem(source, **settings)
+    result = model.result_
+    certificate = drago.certify(problem, result.coef, result.intercept)
+    assert certificate.primal == pytest.approx(result.primal, rel=1e-9)
+    assert certificate.rel_gap <= 1e-6
+
+
+def test_a_path_on_a_source(tmp_path, path):
+    settings = {"tail_fractions": [1.0, 0.5], "shift_costs": 0.1, "tol": 1e-6}
+    found = drago.robust_path(read(path, "y", tmp_path), **settings)
+    there = drago.robust_path(encoded().to_numpy(), FRAME["y"], **settings)
+    for here, other in zip(found.results, there.results):
+        assert here.primal == pytest.approx(other.primal, rel=1e-5)
+
+
+def test_a_device_and_a_source(tmp_path, path):
+    problem = drago.DROProblem(read(path, "y", tmp_path), fit_intercept=True)
+    with pytest.raises(ValueError, match=r"rows in files or in parts .*: leave device=None"):
+        drago.solve(problem, device="cpu")

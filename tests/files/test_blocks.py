@@ -102,11 +102,51 @@ def test_check_sums_tell_bytes_apart():
         other.view(np.uint8)[8 * place + 3] ^= 16
         assert checksum(other) != whole
     assert checksum(array[:-1]) != whole
-    pieces = [checksum(array[a : a + 1000]) for a in range(0, array.size, 1000)]
+    pieces = [checksum(array[a : a + 1001], 2 * a) for a in range(0, array.size, 1001)]
     assert sum(pieces) % 2**64 == whole
+    halves = array.astype(np.float32)
+    pieces = [checksum(halves[a : a + 1001], a) for a in range(0, halves.size, 1001)]
+    assert sum(pieces) % 2**64 == checksum(halves)
     ragged = np.arange(13, dtype=np.uint8)
     assert checksum(ragged) != checksum(ragged[::-1])
     assert checksum(ragged[:0]) == 0
+
+
+def slow_checksum(data, start):
+    """The formula, in Python's integers."""
+    total = 0
+    for k in range(0, len(data), 4):
+        word, own = divmod(start + k // 4, 2)
+        keys = (0x9E3779B9 + word * 0x7F4A7C16) % 2**32, (0x85EBCA6B + word * 0xC2B2AE3E) % 2**32
+        total += (int.from_bytes(data[k : k + 4], "little") ^ keys[own]) * keys[1 - own]
+    return total % 2**64
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 24, 31, 32, 33, 40, 1003])
+@pytest.mark.parametrize("start", [0, 1, 3, 2**40 + 1])
+def test_check_sums_are_those_of_the_formula(size, start):
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    assert checksum(data, start) == slow_checksum(data.tobytes(), start)
+    # Wherever in memory the bytes begin.
+    moved = np.empty(size + 8, dtype=np.uint8)[3 : 3 + size]
+    moved[:] = data
+    assert checksum(moved, start) == checksum(data, start)
+
+
+@pytest.mark.parametrize("kind", ["normal", "flags", "float32"])
+def test_check_sums_tell_words_that_change_places(kind):
+    """Rows and pages; also those of few different numbers, whose low bits are all 0."""
+    rng = np.random.default_rng(1)
+    array = rng.normal(size=(1 << 13, 8)) if kind == "normal" else rng.integers(0, 2, (1 << 13, 8))
+    array = array.astype(np.float32 if kind == "float32" else np.float64)
+    whole = checksum(array)
+    for size in (1, 16, 64):
+        for a, b in rng.integers(0, array.shape[0] // size, (200, 2)) * size:
+            other = array.copy()
+            other[a : a + size], other[b : b + size] = (
+                array[b : b + size], array[a : a + size],
+            )  # fmt: skip
+            assert (checksum(other) == whole) == (other == array).all()
 
 
 @pytest.mark.parametrize("ends", [(), (3,), (4, 3), (2, 2, 4), (0, 4)])

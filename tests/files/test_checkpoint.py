@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import socket
 import stat
 import subprocess
@@ -24,6 +25,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import drago
 from drago.files import checkpoint
 from drago.files.checkpoint import CheckpointError, fingerprint, load, save
 
@@ -107,6 +109,29 @@ JSON = st.recursive(
 def test_a_state_comes_back_bit_for_bit(folder, arrays, settings):
     save(folder / "state", arrays, settings)
     assert same(load(folder / "state"), arrays, settings)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_long_arrays_go_where_there_is_room_for_them(path, order):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "long": rng.normal(size=200_000),
+        "wide": np.asarray(rng.normal(size=(60_000, 3)), order=order),
+        "whole": np.arange(300_000),
+        "short": np.ones(3),
+    }
+    made = []
+
+    def room(size):
+        made.append(np.full(size + 1, 7.0)[:-1])
+        return made[-1]
+
+    save(path, arrays, {})
+    found = load(path, room)
+    assert same(found, arrays, {})
+    assert [each.size for each in made] == [200_000, 180_000]
+    assert np.shares_memory(found[0]["long"], made[0])
+    assert np.shares_memory(found[0]["wide"], made[1])
 
 
 @pytest.mark.parametrize("view", [np.asfortranarray, np.transpose, lambda a: a[::-2, 1::2]])
@@ -642,6 +667,41 @@ RUN = """
         save(sys.argv[1], {"w": np.full(20_000 + k % 9, k), "k": np.array(k)}, {"k": k})
         print(k, flush=True)
 """
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 200 kB, where one can be made."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this process may not mount a file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_is_full_leaves_what_was_saved_before(small_disk):
+    path = small_disk / "state.ckpt"
+    save(path, *numbered(1))
+    with pytest.raises(OSError, match="No space left") as found:
+        save(path, {"w": np.zeros(50_000)}, {})
+    assert found.value.errno == errno.ENOSPC
+    assert number(load(path)) == 1 and os.listdir(small_disk) == ["state.ckpt"]
+    save(path, *numbered(2))
+    assert number(load(path)) == 2
+
+
+def test_a_solve_goes_on_where_its_checkpoint_finds_no_room(small_disk):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 3))
+    problem = drago.DROProblem(X, X[:, 0] + rng.normal(size=20_000), fit_intercept=True)
+    path = small_disk / "state.ckpt"
+    method = drago.LBFGS(metric="auto")
+    with pytest.warns(UserWarning, match="could not be saved .*No space left") as found:
+        result = drago.solve(problem, method, tol=1e-8, checkpoint=path, checkpoint_every=0.0)
+    assert sum("could not be saved" in str(each.message) for each in found) == 1
+    assert result.status == "optimal" and os.listdir(small_disk) == []
 
 
 @pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])

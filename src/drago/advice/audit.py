@@ -28,6 +28,8 @@ from drago.estimators.baseline import folds
 from drago.estimators.columns import Columns
 from drago.estimators.found_groups import target_of
 from drago.estimators.groups import as_labels, given_names, labels_from, without_columns
+from drago.estimators.sources import drawn
+from drago.sources.source import Source
 
 Array = npt.NDArray[Any]
 
@@ -81,7 +83,7 @@ class Audit:
 @interruptible
 def audit(
     X: Any,
-    y: Any,
+    y: Any = None,
     groups: Any = None,
     sample_weight: Any = None,
     *,
@@ -100,7 +102,9 @@ def audit(
     Parameters
     ----------
     X : array or frame of shape (n, n_features)
-        Of a frame, columns of numbers, bools and categories.
+        Of a frame, columns of numbers, bools and categories. Or a source, which has its own y,
+        groups and weights: of more than 100,000 rows, or than fill a quarter of its memory limit,
+        so many are drawn, and the recommended model is fitted on these.
     y : array of shape (n,)
     groups : array of shape (n,) or (n, n_columns), str or list of str, optional
         Labels, several columns of them to be crossed, or names of columns of X, which are then no
@@ -132,9 +136,11 @@ def audit(
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)
     check_number("time_budget", time_budget, low=0)
+    notes: list[str] = []
+    if isinstance(X, Source):
+        X, y, groups, sample_weight = _drawn(X, y, groups, sample_weight, task, random_state, notes)
     refuse_masked("X", X)
     X = X if hasattr(X, "shape") else np.asarray(X)
-    notes: list[str] = []
     names = given_names(groups, X)
     if names:
         groups, X = labels_from(X, names, "groups"), without_columns(X, names)
@@ -168,6 +174,19 @@ def audit(
     code = code_of(recommended, model, prepare_code, names, sample_weight is not None)
     spent = time.perf_counter() - began
     return Audit(comparison, verdict, recommended, model, code, notes, spent)
+
+
+def _drawn(
+    source: Source, y: Any, groups: Any, weight: Any, task: str, seed: int, notes: list[str]
+) -> tuple[Any, Any, Any, Any]:
+    """Rows of a source in memory, with their target, groups and weights."""
+    rows = drawn(source, "the audit is made", seed, task, y=y, groups=groups, sample_weight=weight)
+    if not rows.is_whole:
+        notes.append(
+            f"A source of {rows.n_rows} rows: this is about {rows.numbers.size} of them, a uniform "
+            f"sample (random_state={seed}), and so is the recommended model; fit it on the source."
+        )
+    return rows.frame(), rows.y, rows.groups, rows.sample_weight
 
 
 def _read(

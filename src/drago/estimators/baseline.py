@@ -6,6 +6,7 @@ out of fold throughout: one that was fitted on the row it judges would hide what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from drago.terms.uncertainty import CVaR
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+Judge = Callable[[Any], Matrix]
+"""From features to raw predictions."""
 
 N_FOLDS = 5
 # Probabilities are kept that far from 0: one mistake of an overconfident model says little about
@@ -105,42 +108,83 @@ def out_of_fold_losses(
     with_groups : bool
         Whether "auto" has the groups as features.
     """
-    n = y.shape[0]
-    weight = np.ones(n) if weight is None else weight
+    weight = np.ones(y.shape[0]) if weight is None else weight
     splits = folds(y, loss.is_classification, groups, seed, n_folds)
-    if not (isinstance(model, str) and model == "auto"):
-        raw = _raw_out_of_fold(model, X, y, loss, weight, splits, labels)
-        return loss.evaluate(y, raw)[0]
-    if groups is not None and with_groups:
-        X = _with_dummies(X, groups)
+    extra = groups if with_groups and is_auto(model) else None
+    features = X if extra is None else with_dummies(X, extra)
+    return judges_of(model, features, y, loss, weight, splits, seed, labels)[0]
+
+
+def is_auto(model: Any) -> bool:
+    """Whether it is the mixture of trees and the linear fit."""
+    return isinstance(model, str) and model == "auto"
+
+
+def judges_of(
+    model: Any,
+    X: Any,
+    y: Array,
+    loss: Loss,
+    weight: Vector,
+    splits: list[tuple[Array, Array]],
+    seed: int,
+    labels: Array | None,
+) -> tuple[Vector, list[Judge]]:
+    """Out-of-fold losses, and for each fold what predicts rows that are none of its training rows.
+
+    Parameters
+    ----------
+    model, X, y, loss, weight, seed, labels
+        See `out_of_fold_losses`; for "auto" X has the groups as features already.
+    splits : list of pairs of arrays
+        Training rows and those that they judge.
+    """
+    if not is_auto(model):
+        raw, judges = _out_of_fold(model, X, y, loss, weight, splits, labels)
+        return loss.evaluate(y, raw)[0], judges
     trees = _trees(y, loss, len(splits), seed)
-    dense = X if isinstance(X, np.ndarray) else X.toarray()
-    threads = 1 if dense.size <= _SMALL else None
-    with threadpool_limits(threads, user_api="openmp"):
+    dense = as_dense(X)
+    with threadpool_limits(1 if dense.size <= _SMALL else None, user_api="openmp"):
         both = [
-            _raw_out_of_fold(each, rows, y, loss, weight, splits, None)
+            _out_of_fold(each, rows, y, loss, weight, splits, None)
             for each, rows in (("linear", X), (trees, dense))
         ]
+    (linear, linear_judges), (grown, tree_judges) = both
     mixtures = [
-        loss.evaluate(y, np.ascontiguousarray((1.0 - share) * both[0] + share * both[1]))[0]
+        loss.evaluate(y, np.ascontiguousarray((1.0 - share) * linear + share * grown))[0]
         for share in _SHARES
     ]
-    out = np.empty(n)
-    for train, test in splits:
-        best = min(mixtures, key=lambda losses: float(weight[train] @ losses[train]))
-        out[test] = best[test]
-    return out
+    out, judges = np.empty(y.shape[0]), []
+    for k, (train, test) in enumerate(splits):
+        best = min(range(len(_SHARES)), key=lambda j: float(weight[train] @ mixtures[j][train]))
+        out[test] = mixtures[best][test]
+        judges.append(_mixed(linear_judges[k], tree_judges[k], _SHARES[best]))
+    return out, judges
 
 
-def _with_dummies(X: Any, groups: Array) -> Any:
+def _mixed(linear: Judge, trees: Judge, share: float) -> Judge:
+    return lambda rows: (1.0 - share) * linear(rows) + share * trees(as_dense(rows))
+
+
+def as_dense(X: Any) -> Any:
+    """An array of it, where it is sparse."""
+    return X.toarray() if hasattr(X, "tocsr") else X
+
+
+def with_dummies(X: Any, groups: Array) -> Any:
     """Features, and the group of each row as 0 and 1."""
     codes = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    dummies = (codes[:, None] == np.arange(1, int(codes.max()) + 1)).astype(X.dtype)
+    return dummies(X, codes, int(codes.max()) + 1)
+
+
+def dummies(X: Any, codes: Array, count: int) -> Any:
+    """Features, and 0 and 1 for each of so many groups but the first."""
+    found = (codes[:, None] == np.arange(1, count)).astype(X.dtype)
     if isinstance(X, np.ndarray):
-        return np.hstack([X, dummies])
+        return np.hstack([X, found])
     from scipy import sparse
 
-    return sparse.hstack([X, dummies], format="csr")
+    return sparse.hstack([X, found], format="csr")
 
 
 def _trees(y: Array, loss: Loss, n_folds: int, seed: int) -> Any:
@@ -154,7 +198,7 @@ def _trees(y: Array, loss: Loss, n_folds: int, seed: int) -> Any:
     return kind(**settings, early_stopping=stops, random_state=seed)
 
 
-def _raw_out_of_fold(
+def _out_of_fold(
     model: Any,
     X: Any,
     y: Array,
@@ -162,46 +206,57 @@ def _raw_out_of_fold(
     weight: Vector,
     splits: list[tuple[Array, Array]],
     labels: Array | None,
-) -> Matrix:
-    """Raw predictions for each row by a model of the other folds."""
-    n_outputs = loss.n_outputs(y)
-    out = np.empty((y.shape[0], n_outputs))
+) -> tuple[Matrix, list[Judge]]:
+    """Raw predictions for each row by a model of the other folds, and these models."""
+    out, judges = np.empty((y.shape[0], loss.n_outputs(y))), []
     for train, test in splits:
         fitted = train[weight[train] > 0]
         if isinstance(model, str):
-            out[test] = _linear(X[fitted], y[fitted], loss, weight[fitted], X[test], n_outputs)
+            judge = _linear(X[fitted], y[fitted], loss, weight[fitted], out.shape[1])
         else:
-            out[test] = _of_model(model, X, y, loss, weight, fitted, test, labels)
-    return out
+            judge = _of_model(model, X, y, loss, weight, fitted, labels)
+        out[test] = judge(_rows(X, test))
+        judges.append(judge)
+    return out, judges
 
 
-def _linear(
-    X: Any, y: Array, loss: Loss, weight: Vector, rows: Any, n_outputs: int
-) -> Matrix | float:
+def _rows(X: Any, index: Array) -> Any:
+    return X.iloc[index] if hasattr(X, "iloc") else X[index]
+
+
+def _linear(X: Any, y: Array, loss: Loss, weight: Vector, n_outputs: int) -> Judge:
     """Raw predictions of the linear mean fit for other rows."""
     present, codes = np.unique(y, return_inverse=True) if loss.is_classification else (y[:0], y)
     if present.size == 1 and n_outputs == 1:
         odds = np.log((1.0 - _LEAST_PROBABILITY) / _LEAST_PROBABILITY)
-        return float(odds if present[0] else -odds)
-    raw = np.zeros((rows.shape[0], 1))
+        only = float(odds if present[0] else -odds)
+        return lambda rows: np.full((rows.shape[0], 1), only)
+    coef, intercept = np.zeros((X.shape[1], 1)), np.zeros(1)
+    mean, spread = np.zeros(1), np.ones(1)
     if present.size != 1:
         if isinstance(X, np.ndarray):  # in the units of their spread, which any solver likes
             mean, spread = X.mean(axis=0), X.std(axis=0)
             spread[~(spread > 0)] = 1.0
-            X, rows = (X - mean) / spread, (rows - mean) / spread
+            X = (X - mean) / spread
         problem = DROProblem(
             X, codes, loss=loss, uncertainty=CVaR(1.0), shift_cost=1.0, l2_reg=_L2_REG,
             sample_weight=weight, fit_intercept=True,
         )  # fmt: skip
         result = solve(problem, tol=1e-4)
-        raw = rows @ np.atleast_2d(result.coef).T + result.intercept
-    if n_outputs == 1:
-        return raw
-    # Classes that are not among the rows of the fit are not impossible.
-    least = np.logaddexp.reduce(raw, axis=1, keepdims=True) + np.log(_LEAST_PROBABILITY)
-    whole = np.repeat(least, n_outputs, axis=1)
-    whole[:, present] = raw
-    return whole
+        coef, intercept = np.atleast_2d(result.coef).T, np.atleast_1d(result.intercept)
+
+    def judge(rows: Any) -> Matrix:
+        scaled = (rows - mean) / spread if isinstance(rows, np.ndarray) else rows
+        raw = scaled @ coef + intercept
+        if n_outputs == 1:
+            return raw
+        # Classes that are not among the rows of the fit are not impossible.
+        least = np.logaddexp.reduce(raw, axis=1, keepdims=True) + np.log(_LEAST_PROBABILITY)
+        whole = np.repeat(least, n_outputs, axis=1)
+        whole[:, present] = raw
+        return whole
+
+    return judge
 
 
 def _of_model(
@@ -211,28 +266,32 @@ def _of_model(
     loss: Loss,
     weight: Vector,
     fitted: Array,
-    test: Array,
     labels: Array | None,
-) -> Matrix:
+) -> Judge:
     """Raw predictions of an estimator that was fitted on some rows."""
     own = clone(model)
     given = {}
     if np.ptp(weight[fitted]) > 0 and has_fit_parameter(own, "sample_weight"):
         given["sample_weight"] = weight[fitted]
-    here, there = (X.iloc[k] if hasattr(X, "iloc") else X[k] for k in (fitted, test))
+    here = _rows(X, fitted)
     if labels is None or not loss.is_classification:
         own.fit(here, y[fitted], **given)
     else:
         own.fit(here, labels[y[fitted].astype(np.intp)], **given)
     if not loss.is_classification:
-        found = check_vector(f"the predictions of {shown(model)}", own.predict(there), test.size)
-        return found[:, None]
-    p = np.asarray(own.predict_proba(there), dtype=np.float64)
-    whole = np.zeros((test.size, max(loss.n_outputs(y), 2)))
+        name = f"the predictions of {shown(model)}"
+        return lambda rows: check_vector(name, own.predict(rows), rows.shape[0])[:, None]
+    n_classes = max(loss.n_outputs(y), 2)
     known = np.asarray(own.classes_)
-    whole[:, (known if labels is None else np.searchsorted(labels, known)).astype(np.intp)] = p
-    logs = np.log(np.clip(whole, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
-    return logs if loss.has_class_hessian else logs[:, 1:] - logs[:, :1]
+    places = (known if labels is None else np.searchsorted(labels, known)).astype(np.intp)
+
+    def judge(rows: Any) -> Matrix:
+        whole = np.zeros((rows.shape[0], n_classes))
+        whole[:, places] = np.asarray(own.predict_proba(rows), dtype=np.float64)
+        logs = np.log(np.clip(whole, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
+        return logs if loss.has_class_hessian else logs[:, 1:] - logs[:, :1]
+
+    return judge
 
 
 def check_baseline(baseline: Any, classifies: bool) -> Any:

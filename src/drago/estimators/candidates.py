@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 
 # Folds within the training rows of a fold, for what is attainable on them.
-_NESTED = 3
+NESTED = 3
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,7 @@ class Fold:
 
     def __call__(self, train: Array, test: Array) -> HeldOut:
         fitted = train[self.weight[train] > 0]
-        if self.loss.is_classification:
-            lost = np.setdiff1d(self.y, self.y[fitted])
-            if lost.size:
-                raise ValueError(
-                    f"the training rows of a fold hold no row of class number {int(lost[0])} of "
-                    "classes_: leave so rare a class out, use fewer folds, or a splitter that "
-                    "keeps every class in every fold."
-                )
+        self._require_classes(fitted)
         judged = test[self.judged_by[test] > 0]
         attainable = self._attainable(fitted)
         losses = []
@@ -141,13 +134,29 @@ class Fold:
         if self.finds_groups:
             linear = out_of_fold_losses(
                 "linear", self.X[fitted], self.y[fitted], self.loss,
-                weight=self.weight[fitted], seed=self.seed, n_folds=_NESTED,
+                weight=self.weight[fitted], seed=self.seed, n_folds=NESTED,
             )  # fmt: skip
             leaves = found_leaves(
                 self.X[fitted], linear - attainable, self.weight[fitted], self.seed
             )
             labels = leaves(self.X[judged])
         return HeldOut(np.array(losses), self.judged_by[judged], self.attainable[judged], labels)
+
+    def _require_classes(self, fitted: Array) -> None:
+        """Raise where a class has no row to fit."""
+        if self.loss.is_classification:
+            lost = np.setdiff1d(self.y, self.y[fitted])
+            if lost.size:
+                raise self.lost(int(lost[0]))
+
+    @staticmethod
+    def lost(number: int) -> ValueError:
+        """The error for a class without a training row."""
+        return ValueError(
+            f"the training rows of a fold hold no row of class number {number} of classes_: leave "
+            "so rare a class out, use fewer folds, or a splitter that keeps every class in every "
+            "fold."
+        )
 
     def _attainable(self, rows: Array) -> Vector:
         """What is attainable on training rows, of which no other row may tell."""
@@ -156,7 +165,7 @@ class Fold:
         return out_of_fold_losses(
             self.baseline, self.X[rows], self.y[rows], self.loss, weight=self.weight[rows],
             groups=None if self.groups is None else self.groups[rows], seed=self.seed,
-            n_folds=_NESTED,
+            n_folds=NESTED,
         )  # fmt: skip
 
     def _problem(self, candidate: Candidate, rows: Array, attainable: Vector) -> DROProblem:

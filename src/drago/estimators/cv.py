@@ -25,12 +25,16 @@ from drago.estimators.choice import CRITERIA, HeldOut, choose
 from drago.estimators.classifier import DROClassifier
 from drago.estimators.path import levels_of
 from drago.estimators.regressor import DRORegressor
+from drago.estimators.source_baseline import losses_on_source
+from drago.estimators.source_folds import SourceFold, folds_wanted, sample_for
+from drago.estimators.sources import say_sampled
+from drago.sources.numbers import Sample
+from drago.sources.source import Source
 
 
 class _ChosenByCV:
     """The choice of the levels, before the fit on all rows."""
 
-    takes_sources = False
     warm_start = False
     uncertainty = "mild"  # until one is chosen
     shift_cost: Any = "auto"
@@ -46,8 +50,30 @@ class _ChosenByCV:
             return None
         return self._baseline_of_rows
 
+    def _attainable_on(self: Any, source: Source) -> Any:
+        if self.best_params_["baseline"] is None:
+            return 0.0
+        return None if "baseline" in source.names else self._baseline_of_rows
+
     def _n_threads(self) -> int | None:
         return None  # `n_jobs` are folds here
+
+    def _solve_source(self: Any, source: Source, given: dict[str, Any]) -> None:
+        self._require_own(source, given)
+        folds_wanted(self.cv)
+        if is_classifier(self):
+            self.classes_ = self._classes_of(source)
+        sample = sample_for(source, self._loss(), self._seed(), max(1, np.size(self.l2_regs)))
+        say_sampled(source, sample, "candidates were fitted on all rows, but judged")
+        y = self.classes_[sample.y] if is_classifier(self) else sample.y
+        metadata = {name: getattr(sample, name) for name in ("groups", "sample_weight", "baseline")}
+        is_whole = self._choose(sample.X, y, sample.sample_weight, metadata, (source, sample))
+        try:
+            super()._solve_source(source, given)  # type: ignore[misc]
+        finally:
+            del self._baseline_of_rows
+        if not is_whole:
+            raise KeyboardInterrupt("the choice was interrupted; it rests on the folds before.")
 
     def _solve(self, X: Any, y: Array, weight: Any, metadata: dict[str, Any], start: Any) -> None:
         is_whole = self._choose(X, y, weight, metadata)
@@ -58,10 +84,18 @@ class _ChosenByCV:
         if not is_whole:
             raise KeyboardInterrupt("the choice was interrupted; it rests on the folds before.")
 
-    def _choose(self: Any, X: Any, y: Array, weight: Any, metadata: dict[str, Any]) -> bool:
+    def _choose(
+        self: Any,
+        X: Any,
+        y: Array,
+        weight: Any,
+        metadata: dict[str, Any],
+        whole: tuple[Source, Sample] | None = None,
+    ) -> bool:
         """Fit all candidates on each fold's training rows, and judge them on the others.
 
-        These count by their `sample_weight` alone; class weights are a means of fitting. Returns
+        These count by their `sample_weight` alone; class weights are a means of fitting. With
+        `whole` the rows are a sample of a source, on all of whose rows models are fitted. Returns
         whether all folds were done.
         """
         n, classifies, seed = X.shape[0], is_classifier(self), self._seed()
@@ -94,15 +128,35 @@ class _ChosenByCV:
         regs = sorted(levels_of("l2_regs", self.l2_regs, 1e-3), reverse=True)
         codes, loss = self._encode(y), self._loss()
         needs = "excess" in criterion or any(each.is_excess for each in candidates)
-        attainable = np.zeros(n) if given is None else given
+        self._baseline_of_rows = attainable = np.zeros(n) if given is None else given
         if model is not None and given is None and needs:
-            attainable = out_of_fold_losses(
-                model, X, codes, loss, weight=weight, groups=groups, seed=seed
-            )
-        self._baseline_of_rows = attainable
+            if whole is None or whole[1].is_whole:
+                attainable = out_of_fold_losses(
+                    model, X, codes, loss, weight=weight, groups=groups, seed=seed
+                )
+                self._baseline_of_rows = attainable
+            else:
+                labels = self.classes_ if classifies else None
+                source, sample = whole
+                every, fitted = losses_on_source(model, source, loss, seed=seed + 1, labels=labels)
+                say_sampled(source, fitted, f"baseline={shown(model)} was fitted")
+                self._baseline_of_rows, attainable = every, every[sample.numbers]
         settings = ("divergence", "fit_intercept", "constraint")
         solving = ("solver", "tol", "max_iter", "time_limit", "device")
-        fold = Fold(
+        about: dict[str, Any] = {}
+        kind: type[Fold] = Fold
+        if whole is not None:
+            kind, about = (
+                SourceFold,
+                {
+                    "source": whole[0],
+                    "sample": whole[1],
+                    "n_folds": folds_wanted(self.cv),
+                    "labels": self.classes_ if classifies else None,
+                    "subtracted": self._baseline_of_rows,
+                },
+            )
+        fold = kind(
             X=X,
             y=codes,
             weight=weight,
@@ -122,8 +176,12 @@ class _ChosenByCV:
                 "random_state": seed,
                 "verbose": max(int(self.verbose) - 1, 0),
             },
+            **about,
         )
-        splits = self._splits(X, y, groups, classifies)
+        if isinstance(fold, SourceFold):
+            splits = fold.splits()
+        else:
+            splits = self._splits(X, y, groups, classifies)
         found, is_whole = self._each_fold(fold, splits)
         is_mean = np.repeat([each.is_mean_fit for each in candidates], len(regs))
         choice = choose(found, is_mean, criterion, tail, cap)
@@ -174,7 +232,8 @@ class _ChosenByCV:
         """What is held out in each fold; after an interrupt, in those that were done before."""
         found: list[HeldOut] = []
         try:
-            parallel = Parallel(n_jobs=self.n_jobs, return_as="generator")
+            n_jobs = 1 if isinstance(fold, SourceFold) else self.n_jobs  # each reads the same files
+            parallel = Parallel(n_jobs=n_jobs, return_as="generator")
             for k, one in enumerate(parallel(delayed(fold)(*split) for split in splits)):
                 found.append(one)
                 if self.verbose:
@@ -229,7 +288,8 @@ class DRORegressorCV(_ChosenByCV, DRORegressor):
     max_mean_loss : float >= 1
         The cap: how much more than the best mean fit a choice may lose in the mean, held out.
     cv : int, splitter, iterable or None
-        As everywhere in scikit-learn; None is 5 folds.
+        As everywhere in scikit-learn; None is 5 folds. Those of a source are by a hash of the row
+        number and of `random_state`, and can only be counted.
     baseline : "auto", an estimator or None
         What the excess is over, as for `DRORegressor`, fitted out of fold within each fold. None:
         plain losses throughout.
@@ -338,7 +398,8 @@ class DROClassifierCV(_ChosenByCV, DROClassifier):
     max_mean_loss : float >= 1
         The cap: how much more than the best mean fit a choice may lose in the mean, held out.
     cv : int, splitter, iterable or None
-        As everywhere in scikit-learn; None is 5 folds, with the classes in proportion.
+        As everywhere in scikit-learn; None is 5 folds, with the classes in proportion. Those of a
+        source are by a hash of the row number and of `random_state`, and can only be counted.
     baseline : "auto", an estimator or None
         What the excess is over, as for `DROClassifier`, fitted out of fold within each fold. None:
         plain losses throughout.

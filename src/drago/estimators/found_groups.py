@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from drago.estimators.data import scaled
 from drago.estimators.group_table import FoundGroups, judge
 from drago.estimators.groups import as_labels, given_names, labels_from
 from drago.estimators.rules import numbers_of, rules_of
+from drago.estimators.sources import drawn
+from drago.sources.source import Source
 from drago.terms.losses import Logistic, Loss, Multinomial, Squared
 
 Array = npt.NDArray[Any]
@@ -43,7 +46,7 @@ _MANY_LABELS = 20
 
 def find_groups(
     X: Any,
-    y: Any,
+    y: Any = None,
     model: Any = None,
     *,
     max_groups: int = 8,
@@ -67,7 +70,8 @@ def find_groups(
     X : array or frame of shape (n, n_features)
         Of a frame, columns of numbers, bools and categories or words. What is missing is a category
         of its own, and goes to the side of a split of numbers where it fits: "age <= 30 or
-        missing".
+        missing". Or a source, which has its own y, groups and weights: of more than 100,000 rows,
+        or than fill a quarter of its memory limit, so many are drawn.
     y : array of shape (n,)
         Numbers or labels.
     model : estimator, optional
@@ -125,6 +129,16 @@ def find_groups(
     >>> found.labels([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     array([0, 1])
     """
+    if isinstance(X, Source):
+        given = {"y": y, "groups": groups, "sample_weight": sample_weight}
+        rows = drawn(X, "groups were found", _seed(random_state), task, **given)
+        whole = find_groups(
+            rows.frame(), rows.y, model, max_groups=max_groups, min_size=min_size,
+            baseline=baseline, groups=rows.groups, sample_weight=rows.sample_weight, task=task,
+            random_state=random_state,
+        )  # fmt: skip
+        drawn_from = None if rows.is_whole else rows.n_rows
+        return replace(whole, judged_on=rows.numbers[whole.judged_on], drawn_from=drawn_from)
     max_groups = check_integer("max_groups", max_groups, low=1)
     refuse_masked("X", X)
     refuse_masked("y", y)

@@ -13,6 +13,7 @@ from drago._validation import check_option, refuse_masked
 from drago.estimators.columns import is_frame
 from drago.estimators.found_groups import find_groups
 from drago.estimators.group_table import FoundGroups
+from drago.sources.source import Source
 
 Array = npt.NDArray[Any]
 
@@ -103,13 +104,15 @@ class GroupFinder(TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GroupFinder:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GroupFinder:
         """Find the groups.
 
         Parameters
         ----------
         X : array or frame of shape (n, n_features)
+            Or a source, of which a sample is searched (`find_groups`).
         y : array of shape (n,)
+            That of a source is its own.
         sample_weight : array of shape (n,), optional
             Rows of weight 0 are left out.
 
@@ -118,7 +121,10 @@ class GroupFinder(TransformerMixin, BaseEstimator):
         self
         """
         check_option("output", self.output, OUTPUTS)
-        X = self._read(X, reset=True)
+        if isinstance(X, Source):
+            self._look_at(X)
+        else:
+            X = self._read(X, reset=True)
         found = find_groups(
             X,
             y,
@@ -166,6 +172,15 @@ class GroupFinder(TransformerMixin, BaseEstimator):
         if self.output == "labels":
             return np.array(["group"], dtype=object)
         return np.array([self.found_.rules[k] for k in self._kept()], dtype=object)
+
+    def _look_at(self, source: Source) -> None:
+        """The features of a source, as scikit-learn's checks remember them."""
+        self.n_features_in_ = source.n_features
+        names = source.feature_names
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _kept(self) -> Array:
         """The groups with a column."""

@@ -53,6 +53,8 @@ class FoundGroups:
     is_excess : bool
         False without a baseline, where the excess is the loss itself.
     feature_names : list of str
+    drawn_from : int or None
+        How many rows the source has that these were drawn from; None where all were given.
     """
 
     rules: list[str]
@@ -66,6 +68,7 @@ class FoundGroups:
     feature_names: list[str]
     _columns: Columns = field(repr=False)
     _rules: list[Rule] = field(repr=False)
+    drawn_from: int | None = None
 
     @property
     def n_groups(self) -> int:
@@ -107,8 +110,13 @@ class FoundGroups:
         worse = int(self.stands_out.sum())
         return (
             f"FoundGroups({_counted(self.n_groups)}, {worse} of them worse off, found on "
-            f"{self.n_found_on} rows, judged on {self.n_judged_on})"
+            f"{self.n_found_on} rows, judged on {self.n_judged_on}{self.origin})"
         )
+
+    @property
+    def origin(self) -> str:
+        """Where the rows come from, in words: nothing where all were given."""
+        return "" if self.drawn_from is None else f", drawn from {self.drawn_from}"
 
 
 # ---------------------------------------------------------------------------------- judging
@@ -199,7 +207,8 @@ def _lines(found: FoundGroups) -> list[str]:
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells]
     together = f"95% for all {many} groups together" if many > 1 else "95%"
     return [
-        f"{_counted(many)} found on {found.n_found_on} rows, judged on {found.n_judged_on} others",
+        f"{_counted(many)} found on {found.n_found_on} rows, judged on {found.n_judged_on} others"
+        f"{found.origin}",
         *(["excess: loss less what is attainable"] if found.is_excess else []),
         f"above:  {what} less that of all rows, [{together}]",
         "",

@@ -104,7 +104,7 @@ def levels_of(name: str, values: Any, default: Any = None) -> list[Any]:
 @interruptible
 def robust_path(
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     tail_fractions: Any = None,
     shift_costs: Any = None,
@@ -134,6 +134,7 @@ def robust_path(
     Parameters
     ----------
     X, y : the data, as for `DROProblem`
+        Or a source alone; one that standardises gives models for standardised features.
     tail_fractions : array, optional
         Levels of a `CVaR`, or of one over groups; without them `uncertainty` as it is.
     shift_costs : array, optional

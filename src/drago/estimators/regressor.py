@@ -65,7 +65,7 @@ class DRORegressor(RegressorMixin, DROEstimator):
     n_jobs : int, optional
         Threads; None leaves them to the solver, -1 takes all cores.
     verbose : int
-        1 prints a line for each certificate.
+        1 prints a line for each certificate, and shows progress on rows in files in between.
     device : None or a device of torch, such as "cuda"
         Where to solve, see `drago.solve`; None is compiled code on arrays.
 

@@ -15,13 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from drago._interrupts import interruptible
 from drago._validation import shown
+from drago.estimators.baseline import as_dense, check_baseline
 from drago.estimators.callbacks import FitTask
 from drago.estimators.presets import as_set, own_baseline
+from drago.estimators.source_baseline import losses_on_source
+from drago.loop.display import displayed
+from drago.loop.messages import warn
 from drago.problem import DROProblem
 from drago.sources.batch import Batch, dense
 from drago.sources.columns import arrow
 from drago.sources.moments import Moments
-from drago.sources.source import Source
+from drago.sources.numbers import Sample
+from drago.sources.source import SAMPLE_ROWS, Source
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -44,14 +49,15 @@ class Gathered(NamedTuple):
 class SourceSupport:
     """What an estimator does with a source in place of X and y."""
 
-    takes_sources = True
-    """Whether it can be fitted on one."""
-
     # ---------------------------------------------------------------------------- fitting
 
     @interruptible
     def _fit_source(self: Any, source: Source, **given: Any) -> None:
         """Solve the problem of a source and set the fitted attributes."""
+        with displayed(self.verbose):
+            self._solve_source(source, given)
+
+    def _solve_source(self: Any, source: Source, given: dict[str, Any]) -> None:
         began = time.perf_counter()
         self._require_own(source, given)
         before: Any = getattr(self, "classes_", None)
@@ -59,6 +65,7 @@ class SourceSupport:
             self.classes_ = self._classes_of(source)
             self.class_weight_ = dict.fromkeys(self.classes_.tolist(), 1.0)
         levels = self._levels()
+        baseline = self._attainable_on(source)
         problem = DROProblem(
             source,
             loss=self._loss(),
@@ -66,6 +73,7 @@ class SourceSupport:
             **levels,
             fit_intercept=self.fit_intercept,
             constraint=self.constraint,
+            baseline=baseline,
         )
         names = source.feature_names
         self.n_features_in_ = problem.n_features
@@ -88,16 +96,24 @@ class SourceSupport:
         task = FitTask(self, source, None, metadata, shapes)
         result = self._run(problem, task, time.perf_counter() - began, start)
         fitted = shapes(result.coef, result.intercept)
-        self._keep(problem, result, result.dual_weights, fitted, levels["uncertainty"], None, task)
+        kept = baseline if isinstance(baseline, np.ndarray) else None
+        self._keep(problem, result, result.dual_weights, fitted, levels["uncertainty"], kept, task)
+
+    def _attainable_on(self: Any, source: Source) -> Any:
+        """What is subtracted from the losses of all rows; None is what the source has itself."""
+        model = check_baseline(self.baseline, is_classifier(self)) or own_baseline(self.uncertainty)
+        if model is None or "baseline" in source.names:
+            return None
+        classes = self.classes_ if is_classifier(self) else None
+        found, sample = losses_on_source(
+            model, source, self._loss(), seed=self._seed(), labels=classes
+        )
+        say_sampled(source, sample, f"baseline={shown(model)} was fitted")
+        return found
 
     def _require_own(self: Any, source: Source, given: dict[str, Any]) -> None:
         """Raise for what a fit on a source cannot do."""
         require_alone(source, **given)
-        if not self.takes_sources:
-            raise ValueError(
-                f"{type(self).__name__} does not take a source; choose the levels on a part of the "
-                "rows in memory, and fit a DROClassifier or DRORegressor with them on the source."
-            )
         if self.group_columns is not None:
             raise ValueError(
                 f"group_columns={shown(self.group_columns)} are columns of a frame; for a source "
@@ -108,13 +124,13 @@ class SourceSupport:
                 f"class_weight={shown(self.class_weight)} does not go with a source; give it "
                 "sample_weight= of your own."
             )
-        model = self.baseline if self.baseline is not None else own_baseline(self.uncertainty)
-        if model is not None and "baseline" not in source.names:
+        if self.device is not None:
             raise ValueError(
-                f"baseline={shown(model)} has to be fitted on rows in memory; for a source, give "
-                "it a baseline= of losses that you have computed."
+                f"device={shown(self.device)} does not go with {source!r}, whose rows are read on "
+                "this machine: leave device=None, or give arrays or tensors that fit the device."
             )
-        if as_set(self.uncertainty).needs_groups and "groups" not in source.names:
+        wanted = getattr(self, "uncertainty", None)  # none where it is chosen among candidates
+        if wanted is not None and as_set(wanted).needs_groups and "groups" not in source.names:
             raise ValueError(
                 f"uncertainty={shown(self.uncertainty)} needs to know the group of each row: name "
                 "groups= where the source is made."
@@ -266,6 +282,36 @@ def _labels_of(coded: Any) -> Array:
 def _require_target(source: Source, batch: Batch) -> None:
     if batch.y is None:
         raise ValueError(f"{source!r} has no target, which this needs: name it as target=.")
+
+
+def say_sampled(source: Source, sample: Sample, what: str) -> None:
+    """A warning where something rests on a part of the rows."""
+    if not sample.is_whole:
+        warn(
+            f"{what} on {sample.words}, a uniform sample of {source!r} by random_state.",
+            UserWarning,
+        )
+
+
+def drawn(source: Source, what: str, seed: int, task: str, **given: Any) -> Sample:
+    """Rows of a source in memory for what takes no source, which is said; features are dense.
+
+    Parameters
+    ----------
+    source : Source
+    what : str
+        What is done with them, for the message.
+    seed : int
+    task : str
+        For "regression" the target holds numbers, else whatever it holds.
+    given : what was given beside the source, which has its own
+    """
+    require_alone(source, **given)
+    if "y" not in source.names:
+        raise ValueError(f"{source!r} has no target, which this needs: name it as target=.")
+    sample = source._sample(SAMPLE_ROWS, seed, labels=task != "regression")
+    say_sampled(source, sample, what)
+    return sample._replace(X=as_dense(sample.X))
 
 
 def require_alone(source: Source, **given: Any) -> None:

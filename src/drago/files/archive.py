@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -30,10 +31,14 @@ State = tuple[dict[str, Array], dict[str, Any]]
 Content = tuple[dict[str, Array], str]
 """The same as it is written: the settings are JSON."""
 Path = str | os.PathLike[str]
+Room = Callable[[int], Array]
+"""From a number of entries to an array of float64 for them."""
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 """What an array may be called."""
 BLOCK = 2**20
+# Bytes from which on an array is long.
+_LONG = 2**20
 # Later formats keep this line, so that a file can always be told by it.
 _LAST_LINE = re.compile(rb"drago ([a-z]{1,20}) (\d{1,9}) sha256 ([0-9a-f]{64})\Z")
 _DIGEST_SIZE = 64
@@ -153,14 +158,21 @@ class FileKind:
 
     # ---------------------------------------------------------------- reading
 
-    def read(self, path: str) -> State:
-        """The content of a file; an error of this kind says what is wrong, without the name."""
+    def read(self, path: str, room: Room | None = None) -> State:
+        """The content of a file; an error of this kind says what is wrong, without the name.
+
+        Parameters
+        ----------
+        path : str
+        room : callable, optional
+            From a number of entries to an array of float64 for them: where long ones go.
+        """
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would block
                 raise self.error("it is not a regular file")
             with open(path, "rb") as file:
                 self._verify(file)
-                return self._unpack(file)
+                return self._unpack(file, room)
         except (FileNotFoundError, self.error):
             raise
         except OSError as error:
@@ -190,7 +202,7 @@ class FileKind:
                 f"{self.version}: use the drago that wrote it"
             )
 
-    def _unpack(self, file: IO[bytes]) -> State:
+    def _unpack(self, file: IO[bytes], room: Room | None) -> State:
         size = file.seek(0, os.SEEK_END)
         arrays, settings = {}, None
         with zipfile.ZipFile(file) as archive:
@@ -205,10 +217,31 @@ class FileKind:
                         settings = json.loads(content.read())
                     else:
                         name = member.filename.removesuffix(".npy")
-                        arrays[name] = npy.read_array(content, allow_pickle=False)
+                        is_long = room is not None and member.file_size > _LONG
+                        arrays[name] = _array(content, room if is_long else None)
         if not isinstance(settings, dict):
             raise self.error(f"it is not a {self.label} (it has no settings)")
         return arrays, settings
+
+
+def _array(content: IO[bytes], room: Room | None) -> Array:
+    """An array of an archive; one of float64 in the room, where there is one."""
+    if room is not None:
+        npy.read_magic(content)
+        # That of version 3, whose text differs for names of fields alone.
+        shape, by_columns, dtype = npy.read_array_header_2_0(content)
+        if dtype == np.float64:
+            out = room(int(np.prod(shape)))
+            left = out.view(np.uint8).data
+            while left:
+                block = content.read(min(len(left), BLOCK))
+                if not block:
+                    raise ValueError("an array ends too early")
+                left[: len(block)] = block
+                left = left[len(block) :]
+            return out.reshape(shape[::-1]).T if by_columns else out.reshape(shape)
+        content.seek(0)
+    return npy.read_array(content, allow_pickle=False)
 
 
 def _digest(file: IO[bytes]) -> bytes:

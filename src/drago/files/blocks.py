@@ -11,34 +11,45 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from drago import kernels
+
 Array = npt.NDArray[Any]
 
 # Bytes that are read by one call: Linux reads no more than 2 GiB.
 _AT_ONCE = 1 << 30
-_WORD = 1 << 64
 
 
 class SourceChangedError(OSError):
     """A file of the source is gone, was changed or cannot be read any more."""
 
 
-def checksum(array: Array) -> int:
-    """The sum of an array's bytes as words of 64 bits, the last one filled up with 0; modulo 2^64.
+def checksum(array: Array, start: int = 0) -> int:
+    """A sum over an array's bytes that tells damage, and words that have changed places.
 
-    As fast as they can be read, and what pieces of whole words sum to is the sum of all of them. It
-    tells damage, but not words that changed places.
+    With the bytes as halves h_0, h_1, ... of words, 32 bits each, little endian, the last one
+    filled up with 0, and for word i the odd keys ``a_i = 0x9E3779B9 + i 0x7F4A7C16`` and
+    ``b_i = 0x85EBCA6B + i 0xC2B2AE3E`` modulo 2^32::
+
+        sum_i (h_2i xor a_i) b_i + (h_2i+1 xor b_i) a_i    modulo 2^64
+
+    Whatever happens to one half of one word is seen for certain.
+
+    Parameters
+    ----------
+    array : array
+    start : int
+        The place of its first half, where it is a piece of more: the check sums of pieces of whole
+        halves sum to that of all of them, modulo 2^64.
     """
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    whole = data.size // 8 * 8
-    total = int(data[:whole].view(np.uint64).sum(dtype=np.uint64))
-    return (total + int.from_bytes(data[whole:].tobytes(), "little")) % _WORD
+    return int(kernels.checksum(data, start))
 
 
 @dataclass(frozen=True)
@@ -102,16 +113,23 @@ class Column:
             Where the file is gone, has another stamp or is too short.
         """
         out = _room(self, start, stop, out)
+        with self.opened() as file:
+            self._fill(file, self.offset + start * self.row_bytes, out)
+        return out
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """The file, for those who read it themselves; it must be what it was, before and after."""
         try:
             file = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             try:
                 self._compare(os.fstat(file))
-                self._fill(file, self.offset + start * self.row_bytes, out)
+                yield file
+                self._compare(os.fstat(file))
             finally:
                 os.close(file)
         except OSError as error:
             raise self._lost(error) from None
-        return out
 
     def expect(self, start: int, stop: int) -> None:
         """Have the system read rows `start` to `stop` in the background, where it can."""
@@ -131,11 +149,19 @@ class Column:
         while left:
             count = os.preadv(file, [left[:_AT_ONCE]], place)
             if count == 0:
-                raise SourceChangedError(
-                    f"{self.path} ends at byte {place}, where {len(left)} bytes more are expected: "
-                    "it was cut short. Restore the file, or make the source anew."
-                )
+                raise self.failed(file)
             place, left = place + count, left[count:]
+
+    def failed(self, file: int, error: int = 0) -> SourceChangedError:
+        """The error where a reading of the open file failed, or came to its end (0) too early."""
+        if error > 0:
+            return self._lost(OSError(error, os.strerror(error)))
+        size = os.fstat(file).st_size
+        missing = self.offset + self.shape[0] * self.row_bytes - size
+        return SourceChangedError(
+            f"{self.path} ends at byte {size}, where {missing} bytes more are expected: it was cut "
+            "short. Restore the file, or make the source anew."
+        )
 
     def _compare(self, found: os.stat_result) -> None:
         if self.stamp is not None and Stamp._from(found) != self.stamp:

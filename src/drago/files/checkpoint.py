@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from drago._validation import shown
-from drago.files.archive import BLOCK, Array, FileKind, Path, discard, sync_folder
+from drago.files.archive import BLOCK, Array, FileKind, Path, Room, discard, sync_folder
 from drago.files.archive import State as State
 
 FORMAT = 1
@@ -69,11 +69,18 @@ def place(path: Path) -> str:
     return path
 
 
-def load(path: Path) -> State | None:
+def load(path: Path, room: Room | None = None) -> State | None:
     """The arrays and settings last saved to `path`, or None where nothing was.
 
     Where the file is damaged, the one saved before it is used, with a warning. Nothing in a file
     is ever unpickled or run.
+
+    Parameters
+    ----------
+    path : str or path
+    room : callable, optional
+        From a number of entries to an array of float64 for them: where arrays of more than a
+        megabyte go.
 
     Raises
     ------
@@ -84,13 +91,13 @@ def load(path: Path) -> State | None:
     previous = _previous(os.path.realpath(path) if os.path.islink(path) else path)
     damage = None
     try:
-        return _KIND.read(path)
+        return _KIND.read(path, room)
     except FileNotFoundError:
         pass
     except CheckpointError as error:
         damage = f"The checkpoint {path} cannot be used: {error}"
     try:
-        state = _KIND.read(previous)
+        state = _KIND.read(previous, room)
     except FileNotFoundError:
         if damage is None:
             return None

@@ -109,6 +109,7 @@ inline nb::ndarray<nb::numpy, double, nb::ndim<1>> new_vector(Index size) {
 
 // Each file of bindings adds its functions.
 void bind_classes(nb::module_& m);
+void bind_files(nb::module_& m);
 void bind_oracles(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_steps(nb::module_& m);

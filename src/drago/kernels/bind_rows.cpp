@@ -3,6 +3,7 @@
 
 #include "bind.hpp"
 #include "blocks.hpp"
+#include "checksum.hpp"
 #include "drago.hpp"
 #include "eigen.hpp"
 #include "rows.hpp"
@@ -156,6 +157,13 @@ void bind_lists(nb::module_& m) {
 }
 
 void bind_vectors(nb::module_& m) {
+    m.def(
+        "checksum",
+        [](Array1<const std::uint8_t> data, std::uint64_t start) {
+            const Released released(data.size());
+            return checksum(data.data(), static_cast<Index>(data.size()), start);
+        },
+        "data"_a.noconvert(), "start"_a, "That of bytes from a word of their part on.");
     m.def(
         "unsettled_total",
         [](InArray values) {

@@ -9,6 +9,7 @@
 DRAGO_INIT(DRAGO_MODULE, m) {
     if (!drago::is_supported()) throw nb::import_error("made for another processor");
     drago::bind_classes(m);
+    drago::bind_files(m);
     drago::bind_oracles(m);
     drago::bind_rows(m);
     drago::bind_steps(m);

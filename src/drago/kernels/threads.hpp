@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -13,13 +14,23 @@
 
 namespace drago {
 
-// Calls work(k) for the parts k < count. What a part computes must not depend on who does it; then
-// the number of threads changes no bit. Threads end with the call: a process may fork after it.
-template <class Work>
-void in_parts(Index count, Index n_threads, Work work) {
+// Calls work(k) for the parts k < count, with a `work` of each thread's own, which make() gives. What
+// a part computes must not depend on who does it; then the number of threads changes no bit. Threads
+// end with the call: a process may fork after it.
+template <class Make>
+void in_parts_with(Index count, Index n_threads, Make make) {
     std::atomic<Index> next{0};
+    std::exception_ptr failed;  // no memory, as a rule
+    std::mutex mutex;
     const auto take = [&] {
-        for (Index k; (k = next.fetch_add(1)) < count;) work(k);
+        try {
+            auto work = make();
+            for (Index k; (k = next.fetch_add(1)) < count;) work(k);
+        } catch (...) {
+            next = count;
+            const std::lock_guard<std::mutex> lock(mutex);
+            failed = std::current_exception();
+        }
     };
     std::vector<std::thread> others;
     for (Index t = std::min(n_threads, count) - 1; t > 0; --t) {
@@ -31,6 +42,13 @@ void in_parts(Index count, Index n_threads, Work work) {
     }
     take();
     for (std::thread& other : others) other.join();
+    if (failed) std::rethrow_exception(failed);
+}
+
+// The same with one `work` for all threads.
+template <class Work>
+void in_parts(Index count, Index n_threads, Work work) {
+    in_parts_with(count, n_threads, [&] { return [&](Index k) { work(k); }; });
 }
 
 // How many threads long sums may take: for as long as it lives, whoever calls a search for weights

@@ -71,13 +71,16 @@ DRAGO_INLINE void with_kind(int kind, F&& f) {
 // The rows of a dense matrix.
 template <class T>
 struct DenseRows {
-    static constexpr bool guesses = true;
+    static constexpr bool guesses = true, keeps = false;
     Visited<T> visited;
     Following<T> all;
 
     explicit DenseRows(Mat<const T> X)
         : visited(X), all(visited(Neighbours{0, X.rows, 0})) {}
 
+    // In memory they are the same for all threads and parts.
+    DenseRows of_thread() const { return *this; }
+    void enter(Index, Index) const {}
     Index some() const { return visited.some; }
     void predict(Index first, Index last, const double* w, double* z) const {
         drago::predict(all, first, last, w, 0.0, z);
@@ -91,9 +94,11 @@ struct DenseRows {
 // The rows of a CSR matrix: so short that a guess costs more than it saves.
 template <class T, class I>
 struct SparseRows {
-    static constexpr bool guesses = false;
+    static constexpr bool guesses = false, keeps = false;
     Csr<T, I> X;
 
+    SparseRows of_thread() const { return *this; }
+    void enter(Index, Index) const {}
     Index some() const { return MOST; }
     void predict(Index first, Index last, const double* w, double* z) const {
         const T* __restrict data = X.data.data;
@@ -132,7 +137,7 @@ struct Tally {
 
 // What the rows from `start` on, at most MOST of them, add to the sums of a guess.
 template <int kind, class Rows>
-inline void add_guessed(const Rows& rows, Index start, const Guess& guess, In p, In losses,
+inline void add_guessed(Rows& rows, Index start, const Guess& guess, In p, In losses,
                         In slopes, Tally& tally, Out first, Out second) {
     const Index size = p.size, d = first.size - 1;
     const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
@@ -171,8 +176,8 @@ inline void add_guessed(const Rows& rows, Index start, const Guess& guess, In p,
 // What a visit to the rows lo to hi adds to `first` and `second`, of one entry more than there are
 // features: the last is the sum without x.
 template <class Rows>
-inline Tally visit_part(const Rows& rows, Index lo, Index hi, const Model& model,
-                        const Guess& guess, const Seen& seen, Out first, Out second) {
+inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, const Guess& guess,
+                        const Seen& seen, Out first, Out second) {
     Tally tally;
     for (Index start = lo; start < hi; start += rows.some()) {
         const Index size = std::min(rows.some(), hi - start);
@@ -199,6 +204,7 @@ inline Tally visit_part(const Rows& rows, Index lo, Index hi, const Model& model
             if constexpr (kind != NO_GUESS)
                 add_guessed<kind>(rows, start, guess, p, losses, slopes, tally, first, second);
         });
+        if constexpr (Rows::keeps) rows.keep(start, losses);
     }
     return tally;
 }
@@ -247,7 +253,7 @@ inline std::array<double, 3> combining(const Guess& guess, const Weighing& of, I
 // The rest is what rounding may make of a weight that is the combination: a few units in the last
 // place of the weight, or of p_i for one near a bound, where its digits come from the bound's.
 template <int kind, class Rows>
-inline void add_rest(const Rows& rows, Index lo, Index hi, const Guess& guess, Combined with,
+inline void add_rest(Rows& rows, Index lo, Index hi, const Guess& guess, Combined with,
                      const Weighing& of, Out out) {
     constexpr double roundings = 64 * std::numeric_limits<double>::epsilon();
     constexpr Index together = 1024;
@@ -304,9 +310,12 @@ inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& 
     const Mat<double> one(room.data(), parts.count, m);
     const Mat<double> two(room.data() + m * parts.count, parts.count, m);
     std::vector<Tally> tallies(parts.count);
-    in_parts(parts.count, n_threads, [&](Index k) {
-        tallies[k] = visit_part(rows, parts.begin(k), parts.begin(k + 1), model, guess, seen,
-                                {one.row(k), m}, {two.row(k), m});
+    in_parts_with(parts.count, n_threads, [&] {
+        return [&, own = rows.of_thread()](Index k) mutable {
+            own.enter(k, parts.begin(k + 1));
+            tallies[k] = visit_part(own, parts.begin(k), parts.begin(k + 1), model, guess, seen,
+                                    {one.row(k), m}, {two.row(k), m});
+        };
     });
     sum_parts(one, first);
     sum_parts(two, second);
@@ -340,9 +349,12 @@ inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const
         }
         Scratch room(m * parts.count, 0.0);
         const Mat<double> partial(room.data(), parts.count, m);
-        in_parts(parts.count, n_threads, [&](Index k) {
-            add_rest<kind>(rows, parts.begin(k), parts.begin(k + 1), guess, with, of,
-                           {partial.row(k), m});
+        in_parts_with(parts.count, n_threads, [&] {
+            return [&, own = rows.of_thread()](Index k) mutable {
+                own.enter(k, parts.begin(k + 1));
+                add_rest<kind>(own, parts.begin(k), parts.begin(k + 1), guess, with, of,
+                               {partial.row(k), m});
+            };
         });
         sum_parts(partial, out);
         // Sums that are not used need not be finite.

@@ -6,15 +6,13 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drago.certificate.certificate import Certificate
 from drago.loop.method import Method
-from drago.loop.protocol import Progress
 from drago.result import Status
 
 if TYPE_CHECKING:
@@ -71,21 +69,6 @@ def _flatness(loop: Loop) -> str:
         f"||grad P|| = {size:.3g}, {size / start:.2g} times that at the start (tol={loop.tol:g}); "
         "there is no certificate, for the losses are not declared convex (convex=True)"
     )
-
-
-def narrated(callback: Callable[[Progress], Any] | None) -> Callable[[Progress], Any]:
-    """`callback`, with a line printed for each certificate."""
-    print(f"{'passes':>8}  {'primal':>14}  {'dual':>14}  {'gap':>8}  {'relative':>8}  {'time':>8}")
-
-    def narrate(now: Progress) -> Any:
-        print(
-            f"{now.n_passes:8.1f}  {now.primal:14.8g}  {now.dual:14.8g}  {now.gap:8.1e}  "
-            f"{now.rel_gap:8.1e}  {now.time:6.2f} s",
-            flush=True,
-        )
-        return None if callback is None else callback(now)
-
-    return narrate
 
 
 def warn(message: str, kind: type[Warning] | None = None) -> None:

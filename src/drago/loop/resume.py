@@ -63,7 +63,8 @@ class Checkpoints:
     def begin(self, loop: Loop, method: Method) -> Callable[[], str] | None:
         """Restore what was saved for this very solve; returns what goes on from there, or None."""
         self._identity = identity(loop, method)
-        found = load(self.path)
+        # Where vectors of the rows are kept, those of the file are read to.
+        found = load(self.path, getattr(loop.problem.rows, "room", None))
         if found is None:
             return None
         arrays, settings = found

@@ -78,6 +78,14 @@ def guess_for(rows: RowStore, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: 
     return NO_GUESS if np.isnan(tau) else Guess(kind, tau, nu, cap)
 
 
+def parts_of_visit(n_samples: int, n_features: int, n_entries: int, is_sparse: bool) -> int:
+    """How many parts so many rows are visited in."""
+    parts = n_entries // _AT_ONCE
+    if is_sparse:  # each has sums as long as there are features
+        parts = min(parts, n_entries // (8 * n_features))
+    return max(1, min(parts, n_samples // 64))
+
+
 class ArrayVisits(ArrayCurvature):
     """What `drago.rows.memory.ArrayRows` reads of X."""
 
@@ -162,19 +170,12 @@ class ArrayVisits(ArrayCurvature):
     @cached_property
     def _n_parts(self) -> int:
         """Parts of a visit, so that its sums do not depend on the number of threads."""
-        parts = self.n_entries // _AT_ONCE
-        if self.is_sparse:  # each has sums as long as there are features
-            parts = min(parts, self.n_entries // (8 * self.n_features))
-        return max(1, min(parts, self.n_samples // 64))
-
-    def _vectors(self, count: int) -> Any:
-        """New vectors of the rows."""
-        # In one piece: of fresh memory the system gives large pages to large pieces.
-        return np.empty((count, self.n_samples))
+        return parts_of_visit(self.n_samples, self.n_features, self.n_entries, self.is_sparse)
 
     def _read(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> Seen:
         """All that one reading of X tells."""
-        raw, losses, slopes = self._vectors(3)
+        # In one piece: of fresh memory the system gives large pages to large pieces.
+        raw, losses, slopes = np.empty((3, self.n_samples))
         first, second = np.empty((2, self.n_features + 1))
         n_bad, *masses = kernels.visit(
             *self._storage,

@@ -18,26 +18,18 @@ from typing import Any
 import numpy as np
 
 from drago._interrupts import poll
+from drago._progress import tell
 from drago._threads import limited, threads_for
 from drago.files.blocks import Blocks, Held, checksum
-from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
-from drago.rows.base import (
-    Evaluation,
-    Gradient,
-    Index,
-    Matrix,
-    NonFiniteLossError,
-    RowStore,
-    RowVector,
-    Vector,
-    Visit,
-)
-from drago.rows.file_part import Buffers, Features, FilePart, Piece
-from drago.rows.guessed import nearest, rest_after
-from drago.rows.memory import ArrayRows
+from drago.oracles.atoms import AtomOracle
+from drago.oracles.whole import WholeOracle
+from drago.rows.base import Index, Matrix, RowStore, RowVector, Vector
+from drago.rows.features import Features
+from drago.rows.file_part import FilePart, Piece
+from drago.rows.file_visits import FileVisits
 from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
-from drago.rows.parts import PartedRows, _part
+from drago.rows.parts import PartVector, _part
 from drago.rows.room import Room, scratch_folder
 from drago.sources.memory import as_bytes
 
@@ -46,11 +38,6 @@ from drago.sources.memory import as_bytes
 _TAKEN, _VECTORS, _SORTED = 0.25, 0.5, 0.125
 # What the vectors of a solve take, in bytes a row.
 _SOLVED = 120
-# Rows that tell how far the threshold of all rows has moved.
-_WITNESSES = 1 << 13
-# Shares of the rows, and of the memory limit, that are kept from a visit: those nearest to where
-# the weights change their kind.
-_NEAR, _NEAR_MEMORY = 0.02, 1 / 16
 # Bytes that the system is asked to read ahead.
 _AHEAD = 1 << 25
 # Operations that read the features of all rows, and those of them that make dense matrices.
@@ -60,11 +47,17 @@ _READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
 _PICK = {"gram", "leverages", "unbent", "class_hessian", "class_diagonal", "class_leverages"}
 
 
-_Kept = list[tuple[Any, Any]]
-"""Numbers of some rows of a part, and their features."""
+class WholeVector(PartVector):
+    """A vector of the rows whose parts lie behind each other in one array."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: Vector, parts: Sequence[Any]) -> None:
+        super().__init__(parts)
+        self.whole = whole
 
 
-class FileRows(PartedRows):
+class FileRows(FileVisits):
     """Rows in files, in parts.
 
     Parameters
@@ -81,6 +74,8 @@ class FileRows(PartedRows):
     ----------
     n_outputs : int
         Raw predictions that the loss takes for a row.
+    are_whole : bool
+        Whether all vectors of a solve fit the memory: then each is one array.
     """
 
     capabilities = frozenset({"responses"})
@@ -98,15 +93,15 @@ class FileRows(PartedRows):
         self.limit = as_bytes(blocks.memory_limit)
         if like is None:
             self.source, self.memory = Features(blocks), Room(0, scratch_folder())
-            self._spare: list[Buffers] = []
             self._checked: set[int] = set()
             self.memory.limit = int(_VECTORS * self.limit)
         else:
-            self.source, self.memory, self._spare = like.source, like.memory, like._spare
+            self.source, self.memory = like.source, like.memory
             self._checked, self.n_outputs = like._checked, like.n_outputs
         parts = self._open(loss) if parts is None else parts
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
+        self.are_whole = _SOLVED * self.n_samples <= int(_VECTORS * self.limit)
         row = self.source.row_bytes + _SOLVED
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // row)
 
@@ -189,40 +184,38 @@ class FileRows(PartedRows):
     # ------------------------------------------------------------------------ over the rows
 
     def _visited(
-        self,
-        work: Callable[[Piece, int, slice], Any],
-        out: Sequence[Sequence[Vector]] = (),
-        is_dense: bool = False,
-    ) -> Iterator[tuple[int, Any]]:
-        """`work` on all rows, a few at a time: the number of the part, and what it returned.
+        self, work: Callable[[Piece, int, slice], Any], is_dense: bool = False
+    ) -> Iterator[Any]:
+        """What `work` returns for all rows, a few at a time.
 
         In the order of the rows, whoever was first: each thread reads some rows and works on them
         while they are in its cache.
         """
-        vectors = out or [()] * len(self.parts)
         n, ahead = self.n_samples, max(1, _AHEAD // self.source.row_bytes)
 
         def go(k: int, rows: slice) -> tuple[Any, tuple[int, ...]]:
             part = self.parts[k]
-            buffers = self._buffers()
-            X = self.source.read(part.start + rows.start, part.start + rows.stop, buffers)
+            X = self.source.read(part.start + rows.start, part.start + rows.stop)
             # As many as are read now, further on.
             first, last = (min(part.start + row + ahead, n) for row in (rows.start, rows.stop))
             self.source.expect(first, last)
             sums: tuple[int, ...] = ()
             if k not in self._checked:
-                sums = tuple(checksum(each) for each in (_arrays(X)))
-            found = work(Piece(part, X, rows, vectors[k]), k, rows)
-            self._spare.append(buffers)
-            return found, sums
+                half = rows.start * self.source.row_bytes // 4
+                sums = tuple(checksum(each, half) for each in (_arrays(X)))
+            return work(Piece(part, X, rows), k, rows), sums
 
         totals: list[tuple[int, ...]] = []
         turns = [(k, rows) for k, part in enumerate(self.parts) for rows in part.cuts(is_dense)]
         for (k, rows), (found, sums) in zip(turns, self._in_threads(go, turns)):
             poll()
-            yield k, found
+            tell(rows.stop - rows.start)
+            yield found
             totals.append(sums)
             if rows.stop == self.parts[k].n_samples:
+                if self.is_sparse and k not in self._checked and len(totals) > 1:
+                    # Whose pieces begin who knows where.
+                    totals = [self.source.sums_of(self.parts[k].start, self.parts[k].stop)]
                 self._check(k, totals)
                 totals = []
 
@@ -230,19 +223,10 @@ class FileRows(PartedRows):
         """Compare the check sums of a part, once."""
         if k in self._checked:
             return
-        sums = tuple(sum(each) for each in zip(*totals))
-        if self.is_sparse and len(totals) > 1:  # whose pieces need not be whole words
-            sums = self.source.sums_of(self.parts[k].start, self.parts[k].stop)
-        error = self.source.damaged(k, sums)
+        error = self.source.damaged(k, tuple(sum(each) for each in zip(*totals)))
         if error is not None:
             raise error
         self._checked.add(k)
-
-    def _buffers(self) -> Buffers:
-        try:
-            return self._spare.pop().clear()
-        except IndexError:
-            return Buffers()
 
     @property
     def _threads(self) -> int:
@@ -251,7 +235,7 @@ class FileRows(PartedRows):
     def _each(self, name: str, arguments: Sequence[Any], settings: dict[str, Any]) -> list[Any]:
         if name in _READ:
             return self._read_each(name, arguments)
-        keep = self.memory.kept if _KINDS.get(name) == "map" else _as_it_is
+        keep = self.stored if _KINDS.get(name) == "map" else _as_it_is
 
         def work(k: int) -> Any:
             return getattr(self.parts[k], name)(
@@ -281,7 +265,7 @@ class FileRows(PartedRows):
         def work(piece: Piece, k: int, rows: slice) -> Any:
             return getattr(piece, name)(*(_part(value, k, rows) for value in arguments))
 
-        return [found for _, found in self._visited(work, is_dense=name in _DENSE)]
+        return list(self._visited(work, name in _DENSE))
 
     def predict(self, w: Matrix, b: Vector) -> RowVector:
         out = [self.memory.empty((part.n_samples, b.size)) for part in self.parts]
@@ -297,66 +281,6 @@ class FileRows(PartedRows):
                 each[:] = b
         return self.vector(out)
 
-    def _seen(
-        self, loss: Any, w: Matrix, b: Vector, guess: Guess
-    ) -> tuple[Evaluation, list[Seen], list[_Kept]]:
-        """All that one reading of X tells: of all rows, and of the rows of each part.
-
-        And some rows themselves, which a gradient may need again.
-        """
-        share = 0.0
-        if guess.kind and not self.is_sparse:
-            share = min(_NEAR, _NEAR_MEMORY * self.limit / max(self.source.size, 1))
-        names = range(3)
-        out = [[self.memory.empty(part.n_samples) for _ in names] for part in self.parts]
-        found: list[list[Any]] = [[] for _ in self.parts]
-
-        def work(piece: Piece, k: int, rows: slice) -> Any:
-            ev, n_bad, masses, first, second = piece._read(loss, w, b, guess)
-            near: Any = None
-            if share > 0.0 and n_bad == 0:
-                index = nearest(guess, ev.losses, int(share * piece.n_samples))
-                near = (index + rows.start, piece.X[index]) if index.size else None
-            return (n_bad, np.array(masses), first, second), near
-
-        kept: list[_Kept] = [[] for _ in self.parts]
-        for k, (each, near) in self._visited(work, out):
-            found[k].append(each)
-            if near is not None:
-                kept[k].append(near)
-        seen = []
-        for (raw, losses, slopes), each in zip(out, found):
-            n_bad, masses, first, second = (sum(values[1:], values[0]) for values in zip(*each))
-            ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
-            seen.append(Seen(ev, n_bad, (float(masses[0]), float(masses[1])), first, second))
-        raw, losses, slopes = (self.vector(each.evaluation[k] for each in seen) for k in (2, 3, 4))
-        return Evaluation(w, b, raw, losses, slopes), seen, kept
-
-    def _guess(
-        self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float
-    ) -> tuple[Guess, float]:
-        """A guess of the weights at a point, and the threshold of a sample there.
-
-        The threshold of the last visit, moved as far as that of the sample has moved since.
-        """
-        kind, tau, cap = oracle.guess(nu)
-        if not kind or tau == -np.inf or self.n_samples < 2 * _WITNESSES:
-            return guess_for(self, loss, w, b, oracle, nu), np.nan
-        witness = self._witnesses.oracle(oracle.uncertainty, oracle.divergence)
-        try:
-            witness.weights(self._witnesses.evaluate(loss, w, b).losses, nu)
-        except NonFiniteLossError:
-            return NO_GUESS, np.nan  # the visit says which of all rows are to blame
-        sampled, known = witness.guess(nu)[1], oracle.memory
-        moved = known["anchor"] + (sampled - known["sampled"])
-        tau = sampled if np.isnan(tau) or np.isnan(moved) else moved
-        return Guess(kind, tau, nu, cap), sampled
-
-    @cached_property
-    def _witnesses(self) -> ArrayRows:
-        index = np.arange(_WITNESSES, dtype=np.int64) * self.n_samples // _WITNESSES
-        return self.sample(index)
-
     # ------------------------------------------------------------------------ in and out
 
     def export(self, values: RowVector) -> Any:
@@ -368,7 +292,7 @@ class FileRows(PartedRows):
         return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
 
     def imported(self, array: Any) -> RowVector:
-        return self.vector(self.memory.kept(part.copy()) for part in super().imported(array).parts)
+        return self.vector(self.stored(part.copy()) for part in super().imported(array).parts)
 
     def content(self) -> tuple[Any, ...]:
         """What tells these rows from others, without reading them."""
@@ -398,59 +322,37 @@ class FileRows(PartedRows):
     def sorting(self) -> int:
         return int(_SORTED * self.limit)
 
-    # ------------------------------------------------------------------------ visits to X
+    def stored(self, entries: Any) -> Any:
+        return self.memory.kept(entries)
 
-    def visits_once(self, loss: Any, n_outputs: int) -> bool:
-        return all(part.visits_once(loss, n_outputs) for part in self.parts)
+    def new_vectors(self, count: int) -> list[RowVector]:
+        if self.are_whole:
+            # In one piece: of fresh memory the system gives large pages to large pieces.
+            return [self.cut(each) for each in self.memory.empty((count, self.n_samples))]
+        sizes = [part.n_samples for part in self.parts]
+        return [self.vector(self.room(size) for size in sizes) for _ in range(count)]
 
-    def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
-        if raw is None and w.any() and self.visits_once(loss, w.shape[1]):
-            ev, seen, _ = self._seen(loss, w, b, NO_GUESS)
-            if not any(each.n_bad for each in seen):
-                return ev
-            raw = ev.raw  # whoever looks at the losses raises, and says which rows are to blame
-        return super().evaluate(loss, w, b, self.predict(w, b) if raw is None else raw)
+    def new_array(self) -> Vector:
+        """An array for the entries of all rows."""
+        return self.memory.empty(self.n_samples)
 
-    def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
-        """X is read once, and then the rows alone whose weights were not as they were guessed."""
-        # Kernels of CSR rows take no guess: they would leave the sums at it empty.
-        if self.is_sparse or not (self.visits_once(loss, w.shape[1]) and w.any()):
-            return super().visit(loss, w, b, oracle, nu)
-        guess, sampled = self._guess(loss, w, b, oracle, nu)
-        if not guess.kind:
-            return super().visit(loss, w, b, oracle, nu)
-        ev, seen, kept = self._seen(loss, w, b, guess)
-        if any(each.n_bad for each in seen):
-            self.evaluate(loss, w, b, ev.raw)
-        q = oracle.weights(ev.losses, nu)
-        oracle.memory |= {"anchor": oracle.guess(nu)[1], "sampled": sampled}
+    def cut(self, whole: Vector) -> WholeVector:
+        """A row vector of one array."""
+        return WholeVector(whole, [whole[a:b] for a, b in self._edges])
 
-        def corrected(k: int) -> Vector:
-            """The gradient of a part: its sums at the guess, and what the weights differ by."""
-            part, found = self.parts[k], seen[k]
-            here = found.evaluation
-            rest = rest_after(
-                guess, found.masses, part.p, q.parts[k], here.losses, here.dlosses[:, 0]
-            )
-            out = np.zeros(self.n_features + 1)
-            # Sums that are not used need not be finite.
-            for share, sums in ((rest.a, found.first), (rest.b, found.second)):
-                if share != 0.0:
-                    out += share * sums
-            left = np.ones(rest.rows.size, dtype=bool)
-            for index, X in kept[k]:
-                a, b = np.searchsorted(rest.rows, (index[0], index[-1] + 1))
-                at = np.searchsorted(index, rest.rows[a:b])
-                known = index[np.minimum(at, index.size - 1)] == rest.rows[a:b]
-                out[:-1] += rest.values[a:b][known] @ X[at[known]].astype(np.float64)
-                left[a:b] = ~known
-            out[:-1] += part.sum_of(rest.rows[left], rest.values[left])
-            out[-1] += rest.values.sum()
-            return out
+    def whole(self, values: RowVector) -> Vector:
+        """The entries of a row vector as one array."""
+        return values.whole if isinstance(values, WholeVector) else np.concatenate(values.parts)
 
-        gradients = list(self._in_threads(corrected, [(k,) for k in range(len(seen))]))
-        g = sum(gradients[1:], gradients[0])
-        return Visit(ev, q, Gradient(g[:-1, None], g[-1:]))
+    @cached_property
+    def whole_p(self) -> Vector:
+        """The nominal weights of all rows."""
+        return self.memory.kept(self.whole(self.p))
+
+    def oracle(self, uncertainty: Any, divergence: Any) -> AtomOracle:
+        if self.are_whole and WholeOracle.takes(uncertainty):
+            return WholeOracle(self, uncertainty, divergence)
+        return super().oracle(uncertainty, divergence)
 
 
 _KINDS = {

@@ -105,9 +105,16 @@ def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:
     if np.ndim(baseline) == 0:
         baseline, kept = np.full(rows.n_samples, check_number("baseline", baseline)), None
     values = rows.enter("baseline", baseline, kept)
-    return rows if rows.extremes(values) == (0.0, 0.0) else rows.with_baseline(values)
+    if rows.extremes(values) != (0.0, 0.0):
+        return rows.with_baseline(values)
+    return rows if rows.baseline is None else rows.with_baseline(None)
 
 
 def on_device(rows: RowStore, device: Any, loss: Any, uncertainty: Any) -> RowStore:
     """The same rows on a device of torch."""
+    if hasattr(rows, "parts"):
+        raise ValueError(
+            f"rows in files or in parts are read on this machine and cannot go to device={device!r}"
+            ": leave device=None, or give X and y as arrays or tensors that fit the device."
+        )
     return importlib.import_module(_HOMES["torch"]).moved(rows, device, loss, uncertainty)

@@ -120,12 +120,12 @@ class PartedRows(Part):
         found = []
         for k, part in enumerate(self.parts):
             try:
-                found.append(part.evaluate(loss, w, b, _part(raw, k)))
+                here = part.evaluate(loss, w, b, _part(raw, k))
+                found.append([self.stored(each) for each in (here.raw, here.losses, here.dlosses)])
             except NonFiniteLossError as error:
                 where = f"in part {k} of {len(self.parts)}, "
                 raise NonFiniteLossError(where + str(error)) from None
-        raw, losses, dlosses = (self.vector(each[k] for each in found) for k in (2, 3, 4))
-        return Evaluation(w, b, raw, losses, dlosses)
+        return Evaluation(w, b, *(self.vector(each) for each in zip(*found)))
 
     def extremes(self, values: RowVector) -> tuple[float, float]:
         ends = self._each("extremes", (values,), {})
@@ -219,6 +219,10 @@ class PartedRows(Part):
     def room(self, size: int) -> Vector:
         """An array for the entries of a part's rows in a new vector."""
         return np.empty(size)
+
+    def stored(self, entries: Any) -> Any:
+        """The entries of a part's rows in a new vector, or a tuple of these, where they belong."""
+        return entries
 
     def profiles(self, u: RowVector) -> list[tuple[Vector, Vector]]:
         """The atoms of each part (`drago.oracles.atoms`)."""

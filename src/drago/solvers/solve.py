@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from drago._interrupts import interruptible
 from drago._threads import limited
 from drago._validation import check_integer, check_number, check_option, shown
 from drago.certificate.search import FEASIBILITY
+from drago.loop.display import narrated
 from drago.loop.loop import Loop
-from drago.loop.messages import narrated
 from drago.loop.method import Method, Solver, adapted
 from drago.loop.protocol import Progress, Start
 from drago.loop.resume import Checkpoints
@@ -112,7 +113,9 @@ def solve(
         cores that the process may use, but no more than ``OMP_NUM_THREADS`` and one in a worker of
         joblib. Their number changes no bit of visits to the rows.
     verbose : int
-        1 prints a line for each certificate.
+        1 prints a line for each certificate, and shows how far the reading of rows in files is in
+        between: a bar where the standard error is a terminal and rich is installed, else a line
+        every ten seconds.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
         None is compiled code on arrays, or for a problem made of tensors the device where they are.
         On a device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog" (docs/torch.md).
@@ -153,8 +156,7 @@ def solve(
     if n_threads is not None:
         n_threads = check_integer("n_threads", n_threads, low=1)
         method = method.with_threads(n_threads)
-    if check_integer("verbose", verbose, low=0):
-        callback = narrated(callback)
+    verbose = check_integer("verbose", verbose, low=0)
     checkpoints = None
     if checkpoint is not None:
         if not problem.rows.is_on_host:
@@ -167,21 +169,27 @@ def solve(
         every = check_number("checkpoint_every", checkpoint_every, low=0)
         checkpoints = Checkpoints(checkpoint, every)
     start = None if warm_start is None else as_start(warm_start, problem)
-    loop = Loop(
-        problem,
-        tol,
-        max_iter,
-        time_limit,
-        callback,
-        random_state,
-        start,
-        checkpoints,
-        others,
-        why,
-        time_spent=time_spent + time.perf_counter() - began,
-    )
-    with at_most(n_threads), limited(n_threads):
-        return loop.run(method)
+    spent = time_spent + time.perf_counter() - began
+    left = None if time_limit is None else max(time_limit - spent, 0.0)
+    telling: AbstractContextManager[Any] = nullcontext(callback)
+    if verbose:
+        telling = narrated(callback, problem.n_samples, left)
+    with telling as told:
+        loop = Loop(
+            problem,
+            tol,
+            max_iter,
+            time_limit,
+            told,
+            random_state,
+            start,
+            checkpoints,
+            others,
+            why,
+            time_spent=spent,
+        )
+        with at_most(n_threads), limited(n_threads):
+            return loop.run(method)
 
 
 def as_start(warm_start: Any, problem: DROProblem) -> Start:

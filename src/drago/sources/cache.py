@@ -23,7 +23,7 @@ from drago.files.archive import FileKind, State
 from drago.files.disk import is_in_memory
 from drago.sources.memory import as_text
 
-FORMAT = 1
+FORMAT = 2
 _FULL = "the disk is full"
 _ERRNO = {28: _FULL, 122: "the disk quota is spent", 27: "files may not become that large"}
 

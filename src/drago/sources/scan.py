@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._interrupts import poll
+from drago._progress import begin, tell
 from drago._validation import require_scale, sum_of_squares
 from drago.files.blocks import Blocks, Column, Held, checksum
 from drago.sources.batch import Batch, Reader
@@ -90,10 +91,12 @@ class Scan:
 
     def run(self) -> tuple[Blocks, Sink]:
         """Read all rows; nothing is left of them where that fails."""
+        begin("scan", self._reader.n_rows)
         try:
             for batch in self._reader.batches(self._labels):
                 poll()
                 self._take(batch)
+                tell(batch.n_rows)
             self._flush()
             if self._sink.n_rows == 0:
                 what = "no rows of positive weight" if self._dropped else "no rows"

@@ -6,26 +6,31 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from drago._validation import check_flag
+from drago._progress import begin
+from drago._validation import check_flag, check_integer
 from drago.files.archive import State
 from drago.files.blocks import Blocks, Column, Held, SourceChangedError, Stamp
 from drago.sources.batch import Batch, Reader
 from drago.sources.cache import FORMAT, Folder, default_dir
 from drago.sources.memory import as_bytes, as_text
+from drago.sources.numbers import Numbers, Sample, sample_of
 from drago.sources.scan import HasZeroWeightsError, Scan, part_bytes
+from drago.sources.scanned import BlocksReader
 from drago.sources.sink import Sink
 from drago.terms.losses import as_loss
 
 Array = npt.NDArray[Any]
 
 _ALL = 1 << 62
+# Rows that are drawn where nothing else is said.
+SAMPLE_ROWS = 100_000
 
 
 class Source:
@@ -242,6 +247,12 @@ class Source:
         return self._reader.feature_names
 
     @property
+    def n_features(self) -> int:
+        """How many features there are."""
+        self._reader.prepare()
+        return self._reader.n_features
+
+    @property
     def coef_dtype(self) -> np.dtype[Any]:
         """That of the features; float64 where coefficients are brought back to their unit."""
         return np.dtype(np.float64) if self._standardize else self._reader.dtype
@@ -269,6 +280,63 @@ class Source:
         reader = self._reader if known is None else self._reader.encoded(known)
         reader.prepare()
         return reader.batches(labels)
+
+    def sample(self, size: int = SAMPLE_ROWS, random_state: int = 0) -> Sample:
+        """A uniform sample of the rows of positive weight, in memory and in their own unit.
+
+        Which rows are drawn depends on their numbers and on `random_state` alone.
+
+        Parameters
+        ----------
+        size : int
+            At most so many rows; all of them where there are fewer. No more than fill a quarter of
+            the memory limit.
+        random_state : int
+
+        Returns
+        -------
+        Sample
+            With X, y, groups, sample_weight and baseline, the `numbers` of the rows, and `n_rows`,
+            how many there are in all.
+        """
+        return self._sample(size, random_state, labels=True)
+
+    def _sample(self, size: int, seed: int, labels: bool) -> Sample:
+        size = check_integer("size", size, low=1)
+        seed = check_integer("random_state", seed, low=0)
+        reader = self._reader
+        reader.prepare()
+        begin("sample", reader.n_rows)
+        most = self.rows_that_fit(reader.n_features)
+        return sample_of(reader.batches(labels), min(size, most), seed, reader.feature_names)
+
+    def rows_that_fit(self, width: int) -> int:
+        """How many rows of so many numbers fill a quarter of the memory limit; at least 1000."""
+        return max(1000, self._limit // (32 * max(width, 1)))
+
+    def part(self, labels: bool, kept: Callable[[Numbers], Array] | None, described: str) -> Source:
+        """Some of the rows as a source of its own, from what the scan has made of them.
+
+        Encoded and standardised as here; targets, where they are labels, and groups are numbers.
+
+        Parameters
+        ----------
+        labels : bool
+            Whether y holds labels.
+        kept : callable or None
+            From numbers of rows to whether they are wanted.
+        described : str
+            What to call it.
+        """
+        reader = BlocksReader(self.scanned(labels), described, kept)
+        return Source(reader, cache_dir=self._cache_dir, memory_limit=self._limit)
+
+    def release(self) -> None:
+        """Remove the blocks that this source has written and does not keep: nobody reads them."""
+        with self._lock:
+            last, self._last = self._last, None
+        if last is not None and isinstance(last[2].keep_alive, Folder):
+            last[2].keep_alive.discard()
 
     def original(self, coef: Any, intercept: Any = 0.0) -> tuple[Array, Any]:
         """Coefficients for features in their own unit, from those for standardised ones.

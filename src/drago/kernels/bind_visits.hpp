@@ -1,0 +1,59 @@
+// The functions of a visit for one kind of storage; these take long to compile.
+#pragma once
+
+#include "bind.hpp"
+#include "visits.hpp"
+
+namespace drago {
+
+using nb::literals::operator""_a;
+
+template <class Rows>
+void require_no_guess(int kind) {
+    if (!Rows::guesses && kind != NO_GUESS)
+        throw nb::value_error("weights of sparse rows are not guessed at: kind must be 0");
+}
+
+// The two functions for one kind of storage, whose arrays come first.
+template <class Rows, class... Storage, class... Names>
+void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
+    m.def(
+        "visit",
+        [open](Storage... storage, Index n_parts, Index n_threads, InArray w, double b, int code,
+               double parameter, InArray y, InArray p, InArray baseline, int kind, double tau,
+               double nu, double cap, OutArray raw, OutArray losses, OutArray slopes,
+               OutArray first, OutArray second) {
+            require_no_guess<Rows>(kind);
+            const nb::gil_scoped_release released;
+            const Seen seen{view(y),   view(p),      view(baseline),
+                            view(raw), view(losses), view(slopes)};
+            const Tally found =
+                visit(open(storage...), {seen.y.size, n_parts}, n_threads,
+                      {w.data(), b, code, parameter}, {kind, tau, nu, cap}, seen, view(first),
+                      view(second));
+            return std::make_tuple(found.bad, found.first, found.second);
+        },
+        names..., "n_parts"_a, "n_threads"_a, "w"_a.noconvert(), "b"_a, "code"_a, "parameter"_a,
+        "y"_a.noconvert(), "p"_a.noconvert(), "baseline"_a.noconvert(), "kind"_a, "tau"_a, "nu"_a,
+        "cap"_a, "raw"_a.noconvert(), "losses"_a.noconvert(), "slopes"_a.noconvert(),
+        "first"_a.noconvert(), "second"_a.noconvert(),
+        "Predictions, losses, slopes, and their sums at guessed weights; how many are not finite,\n"
+        "and the sums of both kinds of guessed weights.");
+    m.def(
+        "gradient_after",
+        [open](Storage... storage, Index n_parts, Index n_threads, InArray p, InArray q,
+               InArray losses, InArray slopes, int kind, double tau, double nu, double cap,
+               double sum_first, double sum_second, InArray first, InArray second, OutArray out) {
+            require_no_guess<Rows>(kind);
+            const nb::gil_scoped_release released;
+            gradient_after(open(storage...), {static_cast<Index>(p.size()), n_parts}, n_threads,
+                           {kind, tau, nu, cap}, {view(p), view(q), view(losses), view(slopes)},
+                           {0, sum_first, sum_second}, view(first), view(second), view(out));
+        },
+        names..., "n_parts"_a, "n_threads"_a, "p"_a.noconvert(), "q"_a.noconvert(),
+        "losses"_a.noconvert(), "slopes"_a.noconvert(), "kind"_a, "tau"_a, "nu"_a, "cap"_a,
+        "sum_first"_a, "sum_second"_a, "first"_a.noconvert(), "second"_a.noconvert(), "out"_a.noconvert(),
+        "``out = sum of q s x``, after a visit with a guess of the weights q or without one.");
+}
+
+}  // namespace drago
