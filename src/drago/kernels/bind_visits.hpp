@@ -52,7 +52,8 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
         },
         names..., "n_parts"_a, "n_threads"_a, "p"_a.noconvert(), "q"_a.noconvert(),
         "losses"_a.noconvert(), "slopes"_a.noconvert(), "kind"_a, "tau"_a, "nu"_a, "cap"_a,
-        "sum_first"_a, "sum_second"_a, "first"_a.noconvert(), "second"_a.noconvert(), "out"_a.noconvert(),
+        "sum_first"_a, "sum_second"_a, "first"_a.noconvert(), "second"_a.noconvert(),
+        "out"_a.noconvert(),
         "``out = sum of q s x``, after a visit with a guess of the weights q or without one.");
 }
 

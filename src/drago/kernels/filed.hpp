@@ -122,7 +122,9 @@ struct FiledDense {
         X.read((start + first) * d, (start + last) * d, room.data());
         return Rows({room.data(), last - first, d});
     }
-    void expect(Index first, Index last) const { X.expect((start + first) * d, (start + last) * d); }
+    void expect(Index first, Index last) const {
+        X.expect((start + first) * d, (start + last) * d);
+    }
 };
 
 // CSR rows, with the pointers of these rows into the columns.
@@ -247,7 +249,7 @@ class Window {
         first_ = first, last_ = last;
     }
 
-    // Calls f(k, count) where the rows from k on are in memory; they are numbered from its beginning.
+    // Calls f(k, count) where the rows from k on are in memory, and numbered from its beginning.
     template <bool goes_on, class F>
     void in_runs(std::int64_t* rows, Index size, F f) {
         for (Index k = 0; k < size;) {

@@ -14,9 +14,9 @@
 
 namespace drago {
 
-// Calls work(k) for the parts k < count, with a `work` of each thread's own, which make() gives. What
-// a part computes must not depend on who does it; then the number of threads changes no bit. Threads
-// end with the call: a process may fork after it.
+// Calls work(k) for the parts k < count, with a `work` of each thread's own, which make() gives.
+// What a part computes must not depend on who does it; then the number of threads changes no bit.
+// Threads end with the call: a process may fork after it.
 template <class Make>
 void in_parts_with(Index count, Index n_threads, Make make) {
     std::atomic<Index> next{0};

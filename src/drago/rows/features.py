@@ -20,7 +20,7 @@ from drago.rows.base import Index
 Array = npt.NDArray[Any]
 
 # Bytes between two rows up to which what lies between them is read too, where rows are picked.
-GAP = 1 << 13
+GAP = 1 << 12
 # Entries that are read at once for a check sum.
 _SUMMED = 1 << 20
 _WORD = 1 << 64
