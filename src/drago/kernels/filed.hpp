@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,11 +94,18 @@ struct Filed {
 
     // Has the system read what will be wanted after these entries, in the background.
     void expect(Index first, Index last) const {
+        const std::int64_t begin = place + first * Index(sizeof(T)) + EXPECTED;
+        const Index size = (last - first) * Index(sizeof(T));
+#ifdef RWF_NOWAIT
+        // Where the last of it is in memory, or the file ends before, a look costs less.
+        char one;
+        const iovec to{&one, 1};
+        if (::preadv2(file, &to, 1, begin + size - 1, RWF_NOWAIT) >= 0) return;
+#endif
 #ifdef POSIX_FADV_WILLNEED
-        ::posix_fadvise(file, place + first * Index(sizeof(T)) + EXPECTED,
-                        (last - first) * Index(sizeof(T)), POSIX_FADV_WILLNEED);
+        ::posix_fadvise(file, begin, size, POSIX_FADV_WILLNEED);
 #else
-        (void)first, (void)last;
+        (void)begin, (void)size;
 #endif
     }
 };
