@@ -287,8 +287,8 @@ class Window {
         }
     }
 
-    // Read the first of these rows, and as many of the next as lie near; of all rows, if it goes on
-    // like that, as many as there is room for.
+    // Read the first of these rows, and as many of the next as lie near; where they are most of all
+    // rows to the end, and may go on like that, as many as there is room for.
     template <bool goes_on>
     void reach(const std::int64_t* rows, Index size) {
         const Index first = rows[0];
@@ -296,7 +296,7 @@ class Window {
         while (count < size && of_.bytes(last, rows[count]) <= of_.gap &&
                of_.bytes(first, rows[count] + 1) <= WINDOW)
             last = rows[count++] + 1;
-        if (goes_on && count == size && 2 * count > last - first)
+        if (goes_on && count == size && count >= MOST && 2 * count > last - first)
             while (last < end_ && of_.bytes(first, last + 1) <= WINDOW) ++last;
         load(first, last);
     }
