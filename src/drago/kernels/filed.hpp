@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,11 +75,18 @@ struct Filed {
 
     // Has the system read what will be wanted after these entries, in the background.
     void expect(Index first, Index last) const {
+        const std::int64_t begin = place + first * Index(sizeof(T)) + EXPECTED;
+        const Index size = (last - first) * Index(sizeof(T));
+#ifdef RWF_NOWAIT
+        // Where the last of it is in memory, or the file ends before, a look costs less.
+        char one;
+        const iovec to{&one, 1};
+        if (::preadv2(file, &to, 1, begin + size - 1, RWF_NOWAIT) >= 0) return;
+#endif
 #ifdef POSIX_FADV_WILLNEED
-        ::posix_fadvise(file, place + first * Index(sizeof(T)) + EXPECTED,
-                        (last - first) * Index(sizeof(T)), POSIX_FADV_WILLNEED);
+        ::posix_fadvise(file, begin, size, POSIX_FADV_WILLNEED);
 #else
-        (void)first, (void)last;
+        (void)begin, (void)size;
 #endif
     }
 };
@@ -260,8 +268,8 @@ class Window {
         }
     }
 
-    // Read the first of these rows, and as many of the next as lie near; of all rows, if it goes on
-    // like that, as many as there is room for.
+    // Read the first of these rows, and as many of the next as lie near; where they are most of all
+    // rows to the end, and may go on like that, as many as there is room for.
     template <bool goes_on>
     void reach(const std::int64_t* rows, Index size) {
         const Index first = rows[0];
@@ -269,7 +277,7 @@ class Window {
         while (count < size && of_.bytes(last, rows[count]) <= of_.gap &&
                of_.bytes(first, rows[count] + 1) <= WINDOW)
             last = rows[count++] + 1;
-        if (goes_on && count == size && 2 * count > last - first)
+        if (goes_on && count == size && count >= MOST && 2 * count > last - first)
             while (last < end_ && of_.bytes(first, last + 1) <= WINDOW) ++last;
         load(first, last);
     }

@@ -39,7 +39,7 @@ _WITNESSES = 1 << 13
 # Shares of the rows, and of the memory limit, that are kept from a visit: those nearest to where
 # the weights change their kind. And how many more there is room for, as these are counted in
 # advance.
-_NEAR, _NEAR_MEMORY, _MORE = 0.02, 1 / 16, 1.25
+_NEAR, _NEAR_MEMORY, _MORE = 0.005, 1 / 16, 1.25
 
 
 class Step(NamedTuple):
