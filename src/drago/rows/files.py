@@ -39,6 +39,7 @@ from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
+from drago.rows.tables.files import FileTables
 from drago.rows.threads import limited, threads_for
 from drago.sources.memory import as_bytes
 
@@ -84,7 +85,7 @@ class FileRows(PartedRows):
         Raw predictions that the loss takes for a row.
     """
 
-    capabilities = frozenset({"responses"})
+    capabilities = frozenset({"responses", "tables"})
     n_outputs: int
 
     def __init__(
@@ -403,6 +404,9 @@ class FileRows(PartedRows):
                 "take a CVaR or a ball, which do without."
             )
         return super().oracle(uncertainty, divergence)
+
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> Any:
+        return FileTables(self, problem, kind, count, n_threads)
 
     # ------------------------------------------------------------------------ visits to X
 
