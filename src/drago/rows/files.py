@@ -39,6 +39,7 @@ from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
+from drago.rows.tables.file_blocks import GAP
 from drago.rows.tables.files import FileTables
 from drago.rows.threads import limited, threads_for
 from drago.sources.memory import as_bytes
@@ -110,6 +111,8 @@ class FileRows(PartedRows):
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
         row = self.source.row_bytes + _SOLVED
+        # Rows have to be so far apart that what lies between them is not read.
+        self.thin = min(self.thin, self.source.row_bytes / GAP)
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // row)
 
     @property
@@ -364,13 +367,26 @@ class FileRows(PartedRows):
     def export(self, values: RowVector) -> Any:
         parts = [np.asarray(part) for part in values.parts]
         out = self.memory.empty((self.n_samples, *parts[0].shape[1:]), parts[0].dtype)
-        return np.concatenate(parts, out=out)
+        if "order" not in self.blocks.columns:
+            return np.concatenate(parts, out=out)
+        for part, each in zip(self.parts, parts):
+            out[part.start : part.stop][self._order(part)] = each
+        return out
+
+    def _order(self, part: FilePart) -> Any:
+        """The numbers of its rows in the source, from its start on."""
+        return self.blocks.columns["order"].read(part.start, part.stop)
 
     def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
         return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
 
     def imported(self, array: Any) -> RowVector:
-        return self.vector(self.memory.kept(part.copy()) for part in super().imported(array).parts)
+        found = super().imported(array).parts
+        if "order" in self.blocks.columns:
+            each = (values[self._order(part)] for part, values in zip(self.parts, found))
+        else:
+            each = (values.copy() for values in found)
+        return self.vector(self.memory.kept(values) for values in each)
 
     def content(self) -> tuple[Any, ...]:
         """What tells these rows from others, without reading them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
 from itertools import pairwise
@@ -23,6 +23,9 @@ Part = dict[str, Array]
 _ROW = 64
 # Parts that may wait for their turn to be written.
 _WAITING = 2
+# Bytes of rows in another order that are gathered at once.
+_GATHERED = 1 << 23
+_WORD = 1 << 64
 
 
 class Sink:
@@ -38,6 +41,9 @@ class Sink:
         Is given each part and the row at which it begins, once, in their order.
     expected : tuple (rows, bytes), optional
         What is to come, where that is known.
+    shuffle : int, optional
+        The seed of a random order of the rows in each part, where these are written to files. The
+        column "order" has their numbers in the part as it was given.
     """
 
     def __init__(
@@ -46,10 +52,12 @@ class Sink:
         cache_dir: str,
         inspect: Callable[[Part, int], None],
         expected: tuple[int, int] | None = None,
+        shuffle: int | None = None,
     ) -> None:
         self.folder: Folder | None = None
         self.ends: list[int] = []
         self._limit, self._cache_dir, self._inspect = limit, cache_dir, inspect
+        self._shuffle = shuffle
         self._sums: dict[str, list[int]] = {}
         self._shapes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._held: list[Part] = []
@@ -231,16 +239,58 @@ class Sink:
         self._store(part)
 
     def _store(self, part: Part) -> None:
+        order = None
+        if self._shuffle is not None:
+            order = self._new_order(part["y"].size)
+            part = _with_rows_in(order, part) if "indptr" in part else part
+            part = {**part, "order": np.arange(order.size)}
         try:
             for name, array in part.items():
                 if name not in self._files:
                     self._files[name] = open(self._path(name), "xb", buffering=0)  # noqa: SIM115
                     if name == "indptr":
                         _write_all(self._files[name], np.zeros(1, dtype=np.int64))
-                _write_all(self._files[name], array)
-                self._sums.setdefault(name, []).append(checksum(array))
+                total = 0
+                for some in _in_order(array, None if name in _CSR else order):
+                    _write_all(self._files[name], some)
+                    total += checksum(some)
+                self._sums.setdefault(name, []).append(total % _WORD)
         except OSError as error:
             raise failed(self._cache_dir, error) from error
+
+    def _new_order(self, count: int) -> Array:
+        """A random order of the rows of the next part."""
+        number = len(self._sums.get("order", ()))
+        dtype, shape = self._shapes.get("order", (np.dtype(np.int64), (0,)))
+        self._shapes["order"] = dtype, (shape[0] + count,)
+        assert self._shuffle is not None
+        return np.random.default_rng([self._shuffle, number]).permutation(count)
+
+
+_CSR = ("data", "indices", "indptr")
+
+
+def _in_order(array: Array, order: Array | None) -> Iterator[Array]:
+    """Rows in another order, a few at a time, and whole words of them."""
+    if order is None:
+        yield array
+        return
+    step = max(8, _GATHERED // max(1, array[:1].nbytes) // 8 * 8)
+    for start in range(0, order.size, step):
+        yield array[order[start : start + step]]
+
+
+def _with_rows_in(order: Array, part: Part) -> Part:
+    """A part with its CSR rows in another order."""
+    from scipy.sparse import csr_matrix
+
+    ends = part["indptr"]
+    before = int(ends[-1]) - part["data"].size
+    local = np.concatenate([[0], ends - before])
+    width = int(part["indices"].max(initial=0)) + 1
+    X = csr_matrix((part["data"], part["indices"], local), shape=(ends.size, width))[order]
+    found = {"data": X.data, "indices": X.indices.astype(part["indices"].dtype, copy=False)}
+    return {**part, **found, "indptr": before + X.indptr[1:].astype(np.int64)}
 
 
 def _seen(part: Part, first: int) -> None:

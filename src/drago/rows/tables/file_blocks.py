@@ -35,7 +35,7 @@ Sums = tuple[Matrix, Vector]
 _RANGE = 1 << 20
 _PLENTY = 16
 # Bytes between two rows up to which what lies between them is read too.
-_GAP = 1 << 16
+GAP = 1 << 16
 # The share of the memory limit that one block may be kept in, so that it is read once.
 _KEPT = 0.125
 
@@ -125,7 +125,7 @@ class FileBlocks:
         self.spans = deal_out(ends, count, max(1, int(_RANGE / width)))
         self.sizes = [sum(span.size for span in spans) for spans in self.spans]
         self.all = sorted(itertools.chain(*self.spans), key=lambda span: span.start)
-        self._least, self._gap = NOTICEABLE / n, max(1, _GAP // rows.source.row_bytes)
+        self._least, self._gap = NOTICEABLE / n, max(1, GAP // rows.source.row_bytes)
         self._keeps = max(self.sizes) * rows.source.row_bytes <= _KEPT * rows.limit
         self._kept: tuple[int, list[Any]] = -1, []
         threads = threads_for(rows.n_entries, n_threads)
@@ -170,9 +170,7 @@ class FileBlocks:
 
         def work(turn: tuple[Span, Any]) -> Sums:
             span, X = turn
-            if X is not None:
-                return product(self._made(span, slice(None), X), span, slice(None))
-            return self._summed(span, weights[span.of_block].any(axis=1), product)
+            return self._summed(span, weights[span.of_block].any(axis=1), product, X)
 
         spans = self.spans[k]
         turns = list(zip(spans, kept if known == k else [None] * len(spans)))
@@ -227,20 +225,21 @@ class FileBlocks:
         baseline = None if part.baseline is None else part.baseline[span.of_part][at]
         return ArrayBlocks(ArrayRows(X, y, p, None, baseline), self.loss, self.n_outputs, 1)
 
-    def _summed(self, span: Span, needed: Any, work: Callable[..., Sums]) -> Sums:
+    def _summed(self, span: Span, needed: Any, work: Callable[..., Sums], X: Any = None) -> Sums:
         """The sums of `work` over the rows that are needed; neighbours are read together.
 
-        `work` is given the rows, the span, and which of the span's rows they are.
+        `work` is given the rows, the span, and which of the span's rows they are. `X` are the
+        features of the span, where they are at hand.
         """
         index, found = np.flatnonzero(needed), []
         breaks = np.flatnonzero(np.diff(index) > self._gap) + 1
         for some in np.split(index, breaks) if index.size else ():
             a, b = int(some[0]), int(some[-1]) + 1
             at: Places = slice(a, b)
-            X = self._read(span, a, b)
+            read = self._read(span, a, b) if X is None else X[a:b]
             if 2 * some.size < b - a:  # to pick them is less work than to compute with all
-                X, at = X[some - a], some
-            found.append(work(self._made(span, at, X), span, at))
+                read, at = read[some - a], some
+            found.append(work(self._made(span, at, read), span, at))
         return self._total(iter(found))
 
     def _total(self, found: Iterator[Sums]) -> Sums:
