@@ -29,7 +29,7 @@ from tables import Table, make_tables, medians_in_turn, parser_of
 from threadpoolctl import threadpool_limits
 
 import drago
-from drago.rows.threads import limited
+from drago._threads import limited
 
 L2_REG = 1e-3
 TOL = 1e-6

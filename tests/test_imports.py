@@ -131,7 +131,7 @@ def test_classes_know_their_home():
 
 # Each module imports from its own row or from rows above, never from below.
 LAYERS = [
-    {"_version", "_validation", "_interrupts", "_frames", "kernels", "files"},
+    {"_version", "_validation", "_interrupts", "_threads", "_frames", "kernels", "files"},
     {"terms", "datasets"},
     {"oracles", "sources"},
     {"rows", "intercept"},

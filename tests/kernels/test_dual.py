@@ -566,3 +566,30 @@ def test_kl_when_the_rows_above_fill_the_set_up_to_rounding(n):
     assert uncertainty.violation(q, p) <= 1e-12
     np.testing.assert_allclose(q[u > np.median(u)], 2.0 / n)
     assert np.isfinite(mirror).all() and (np.diff(mirror) >= 0).all()
+
+
+@pytest.mark.parametrize("start", [np.nan, 1.3])
+def test_threads_change_no_bit(start):
+    """From so many rows on, sums are those of parts whose sizes do not depend on the threads."""
+    n = 300_001
+    rng = np.random.default_rng(5)
+    u, p = rng.standard_normal(n) ** 2, rng.uniform(0.5, 1.5, n)
+    p /= p.sum()
+    calls = {
+        "capped_chi2": (0.1, 5.0, start),
+        "capped_kl": (0.1, 5.0, start, NONE),
+        "capped_vertex": (5.0,),
+        "chi2_ball": (0.1, 0.5, start),
+        "kl_ball": (0.1, 0.5, start, NONE),
+    }
+    for name, given_ in calls.items():
+        logs = [given_[-1]] if given_[-1] is NONE else []
+        numbers = given_[:-1] if logs else given_
+        found = []
+        for n_threads in (1, 2, 5):
+            q = np.empty(n)
+            more = getattr(kernels, name)(u, p, *numbers, q, *logs, n_threads)
+            found.append((q.tobytes(), more, kernels.chi2_divergence(q, p, n_threads)))
+        assert found[0] == found[1] == found[2], name
+        # The sum of as many products, in another order.
+        assert found[0][2] == pytest.approx(0.5 * np.sum((q - p) ** 2 / p), rel=1e-12)

@@ -8,8 +8,8 @@ from joblib import Parallel, delayed
 import cases
 import drago
 from cases import EPS
+from drago._threads import limited, threads_for
 from drago.problem import NonFiniteLossError
-from drago.rows.threads import limited, threads_for
 
 STORAGES = {
     "dense": np.asarray,
@@ -127,3 +127,22 @@ def test_threads_change_no_bit_of_a_solve(loss, divergence):
     assert first.status == "optimal"
     np.testing.assert_array_equal(first.coef, second.coef)
     np.testing.assert_array_equal(first.dual_weights, second.dual_weights)
+
+
+@pytest.mark.parametrize("kind", ["spread", "tail", "ties"])
+def test_a_selection_of_many_rows_is_about_the_heaviest(kind):
+    rng = np.random.default_rng(3)
+    n = 150_000
+    weight = {
+        "spread": rng.exponential(size=n),
+        "tail": np.maximum(rng.standard_normal(n) - 1.0, 0.0),
+        "ties": np.round(rng.random(n), 1),
+    }[kind]
+    rows = drago.DROProblem(np.ones((n, 1)), weight).rows
+    for size in (50, 4000, 40_000, n):
+        index = rows.heaviest(weight, size).index
+        live = int(np.count_nonzero(weight))
+        assert 0.9 * min(size, live) <= index.size <= size
+        assert (np.diff(index) > 0).all()
+        # Where more of them weigh about the same, within a factor of 2, these are some of them.
+        assert weight[index].sum() >= 0.5 * np.sort(weight)[-index.size :].sum()

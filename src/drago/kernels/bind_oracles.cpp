@@ -9,6 +9,7 @@
 #include "dual_spectral.hpp"
 #include "losses.hpp"
 #include "narrow.hpp"
+#include "threads.hpp"
 
 namespace drago {
 
@@ -148,28 +149,33 @@ void bind_capped(nb::module_& m) {
         "The largest value m of u with p(u >= m) >= mass.");
     m.def(
         "capped_vertex",
-        [](InArray u, InArray p, double cap, OutArray q) {
+        [](InArray u, InArray p, double cap, OutArray q, Index n_threads) {
             nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
             return capped_vertex(view(u), view(p), cap, view(q));
         },
-        "u"_a.noconvert(), "p"_a.noconvert(), "cap"_a, "q"_a.noconvert(),
+        "u"_a.noconvert(), "p"_a.noconvert(), "cap"_a, "q"_a.noconvert(), "n_threads"_a = 1,
         "c = 0: the cap is filled from the largest loss down; returns the threshold.");
     m.def(
         "capped_chi2",
-        [](InArray u, InArray p, double c, double cap, double tau, OutArray q) {
+        [](InArray u, InArray p, double c, double cap, double tau, OutArray q, Index n_threads) {
             nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
             return capped_chi2(view(u), view(p), c, cap, tau, view(q));
         },
         "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "cap"_a, "tau"_a, "q"_a.noconvert(),
+        "n_threads"_a = 1,
         "Exact weights with the chi2 divergence; returns tau for a warm start (NaN: cold).");
     m.def(
         "capped_kl",
-        [](InArray u, InArray p, double c, double cap, double tau, OutArray q, OutArray log_ratio) {
+        [](InArray u, InArray p, double c, double cap, double tau, OutArray q, OutArray log_ratio,
+           Index n_threads) {
             nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
             return capped_kl(view(u), view(p), c, cap, tau, view(q), view(log_ratio));
         },
         "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "cap"_a, "tau"_a, "q"_a.noconvert(),
-        "log_ratio"_a.noconvert(),
+        "log_ratio"_a.noconvert(), "n_threads"_a = 1,
         "Exact weights with the KL divergence; returns tau for a warm start (NaN: cold).");
 }
 
@@ -184,19 +190,23 @@ void bind_math(nb::module_& m) {
 void bind_balls(nb::module_& m) {
     m.def(
         "chi2_divergence",
-        [](InArray q, InArray p) {
+        [](InArray q, InArray p, Index n_threads) {
             nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
             return chi2_divergence(view(q), view(p));
         },
-        "q"_a.noconvert(), "p"_a.noconvert(), "1/2 sum_i (q_i - p_i)^2 / p_i.");
+        "q"_a.noconvert(), "p"_a.noconvert(), "n_threads"_a = 1, "1/2 sum_i (q_i - p_i)^2 / p_i.");
     m.def(
         "chi2_ball",
-        [](InArray u, InArray p, double c, double radius, double tau, OutArray q) -> Pair {
+        [](InArray u, InArray p, double c, double radius, double tau, OutArray q,
+           Index n_threads) -> Pair {
             nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
             const BallAnswer found = chi2_ball(view(u), view(p), c, radius, tau, view(q));
             return {found.cost, found.memory};
         },
         "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "radius"_a, "tau"_a, "q"_a.noconvert(),
+        "n_threads"_a = 1,
         "Exact weights in the chi2 ball; returns c + lambda and the next call's tau.");
     m.def(
         "chi2_ball_sorted",
@@ -209,14 +219,15 @@ void bind_balls(nb::module_& m) {
     m.def(
         "kl_ball",
         [](InArray u, InArray p, double c, double radius, double theta, OutArray q,
-           OutArray log_ratio) -> Pair {
+           OutArray log_ratio, Index n_threads) -> Pair {
             nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
             const BallAnswer found =
                 kl_ball(view(u), view(p), c, radius, theta, view(q), view(log_ratio));
             return {found.cost, found.memory};
         },
         "u"_a.noconvert(), "p"_a.noconvert(), "c"_a, "radius"_a, "theta"_a, "q"_a.noconvert(),
-        "log_ratio"_a.noconvert(),
+        "log_ratio"_a.noconvert(), "n_threads"_a = 1,
         "Exact weights in the KL ball; returns c + lambda and the next call's theta.");
 }
 

@@ -6,12 +6,13 @@
 
 #include "dual_capped.hpp"
 #include "math.hpp"
+#include "threads.hpp"
 
 namespace drago {
 
 double chi2_divergence(In q, In p) {
     const double *__restrict weight = q.data, *__restrict nominal = p.data;
-    const auto [total] = sums<1>(q.size, [=](Index i) DRAGO_INLINED {
+    const auto [total] = long_sums<1>(q.size, [=](Index i) DRAGO_INLINED {
         const double away = weight[i] - nominal[i];
         return std::array<double, 1>{away * away / nominal[i]};
     });
@@ -27,7 +28,7 @@ struct Moments {
 // Mass, mean and variance of u - centre where it exceeds the threshold, mass elsewhere.
 Moments moments(In u, In p, double centre, double threshold) {
     const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [mass, first, second, dropped] = sums<4>(u.size, [=](Index i) DRAGO_INLINED {
+    const auto [mass, first, second, dropped] = long_sums<4>(u.size, [=](Index i) DRAGO_INLINED {
         const double share = nominal[i], d = value[i] - centre;
         const bool above = d > threshold;
         const double w = above ? share : 0.0, wd = w * d;
@@ -75,11 +76,10 @@ BallAnswer chi2_ball(In u, In p, double c, double radius, double tau, Out q) {
         capped_vertex(u, p, infinity, q);
     const double *__restrict value = u.data, *__restrict nominal = p.data;
     double* __restrict out = q.data;
-    double excess = 0.0;
-    for (Index i = 0; i < n; ++i) {
+    const auto [excess] = long_sums<1>(n, [=](Index i) DRAGO_INLINED {
         const double away = out[i] / nominal[i] - 1.0;
-        excess += nominal[i] * (away * away);
-    }
+        return std::array<double, 1>{nominal[i] * (away * away)};
+    });
     if (excess <= 2.0 * radius * (1.0 + 1e-13)) return {c, tau};
     // The mean is centre + offset: differences to a nearby centre are exact.
     const double top = largest(u);
@@ -105,23 +105,31 @@ BallAnswer chi2_ball(In u, In p, double c, double radius, double tau, Out q) {
         offset = found.offset;
         cut = found.cut;
     }
-    double total = 0.0;
-    for (Index i = 0; i < n; ++i) {
-        out[i] = nominal[i] * std::max((value[i] - centre) - offset + cut, 0.0);
-        total += out[i];
-    }
-    if (cut == 0.0) {  // the rows that take part are tied, or so close that squares underflow
-        total = 0.0;
-        for (Index i = 0; i < n; ++i) {
-            out[i] = value[i] > threshold ? nominal[i] : 0.0;
-            total += out[i];
-        }
-    }
-    for (Index i = 0; i < n; ++i) out[i] /= total;
+    // Without a cut the rows that take part are tied, or so close that squares underflow.
+    const auto [total] = long_sums<1>(n, [=](Index i) DRAGO_INLINED {
+        const double above = std::max((value[i] - centre) - offset + cut, 0.0);
+        const double tied = value[i] > threshold ? 1.0 : 0.0;
+        const double here = nominal[i] * (cut == 0.0 ? tied : above);
+        out[i] = here;
+        return std::array<double, 1>{here};
+    });
+    in_ranges(n, [=, total = total](Index lo, Index hi) {
+        double* __restrict weights = q.data;
+#pragma omp simd
+        for (Index i = lo; i < hi; ++i) weights[i] /= total;
+    });
     return {total, tau};
 }
 
 namespace {
+
+// The mean of u - centre.
+double mean_from(In u, In p, double centre) {
+    const auto [mean] = long_sums<1>(u.size, [=](Index i) DRAGO_INLINED {
+        return std::array<double, 1>{p[i] * (u[i] - centre)};
+    });
+    return mean;
+}
 
 struct Tilt {
     double spent, spread;
@@ -131,7 +139,7 @@ struct Tilt {
 // Differences to 1 are summed without the 1, so a tiny divergence keeps its digits.
 Tilt tilt_near(In u, In p, double centre, double offset, double theta) {
     const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [total, first, second] = sums<3>(u.size, [=](Index i) DRAGO_INLINED {
+    const auto [total, first, second] = long_sums<3>(u.size, [=](Index i) DRAGO_INLINED {
         const double d = (value[i] - centre) - offset, x = theta * d, share = nominal[i];
         const double e = expm1_fast(x);
         return std::array<double, 3>{share * (e - x), share * (e * d), share * ((e + 1.0) * d * d)};
@@ -144,7 +152,7 @@ Tilt tilt_near(In u, In p, double centre, double offset, double theta) {
 // The same from `top`, the maximum of u: nothing overflows.
 Tilt tilt_far(In u, In p, double top, double theta) {
     const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [total, first, second] = sums<3>(u.size, [=](Index i) DRAGO_INLINED {
+    const auto [total, first, second] = long_sums<3>(u.size, [=](Index i) DRAGO_INLINED {
         const double d = value[i] - top;
         const double e = nominal[i] * exp_fast(theta * d), ed = e * d;
         return std::array<double, 3>{e, ed, ed * d};
@@ -164,15 +172,13 @@ BallAnswer kl_ball(In u, In p, double c, double radius, double theta, Out q,
         return {infinity, theta};
     }
     const double top = largest(u);
-    double mean = 0.0, variance = 0.0;
-    for (Index i = 0; i < n; ++i) mean += p[i] * (u[i] - top);
-    const double centre = top + mean;
-    double offset = 0.0;  // what rounding leaves of the mean; losses that are almost tied need it
-    for (Index i = 0; i < n; ++i) offset += p[i] * (u[i] - centre);
-    for (Index i = 0; i < n; ++i) {
+    const double centre = top + mean_from(u, p, top);
+    // What rounding leaves of the mean; losses that are almost tied need it.
+    const double offset = mean_from(u, p, centre);
+    const auto [variance] = long_sums<1>(n, [=](Index i) DRAGO_INLINED {
         const double d = (u[i] - centre) - offset;
-        variance += p[i] * (d * d);
-    }
+        return std::array<double, 1>{p[i] * (d * d)};
+    });
     const bool small = radius < 1e-2;
     const auto tilt = [=](double at) {
         return small && at * (top - centre) < 30.0 ? tilt_near(u, p, centre, offset, at)

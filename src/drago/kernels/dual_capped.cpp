@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "math.hpp"
+#include "threads.hpp"
 
 namespace drago {
 
@@ -100,7 +101,7 @@ double upper_quantile(In u, In p, double mass) {
             high = select(some.view, weight.view, 0.0, (share - spread) * total);
         // The mass above `high`, the mass between, and how many rows that is.
         const double *__restrict value = u.data, *__restrict nominal = p.data;
-        const auto [above, between, rows] = sums<3>(n, [=](Index i) DRAGO_INLINED {
+        const auto [above, between, rows] = long_sums<3>(n, [=](Index i) DRAGO_INLINED {
             const double here = value[i], part = nominal[i];
             const bool inside = (here >= low) & (here <= high);
             return std::array<double, 3>{here > high ? part : 0.0, inside ? part : 0.0,
@@ -164,7 +165,7 @@ struct Chi2Sums {
 
 Chi2Sums chi2_sums(In u, In p, double ref, double delta, double top) {
     const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [free, capped, moment] = sums<3>(u.size, [=](Index i) DRAGO_INLINED {
+    const auto [free, capped, moment] = long_sums<3>(u.size, [=](Index i) DRAGO_INLINED {
         const double share = nominal[i], d = value[i] - ref, x = d - delta;
         const double w_free = (x > 0.0) & (x < top) ? share : 0.0;
         return std::array<double, 3>{w_free, x >= top ? share : 0.0, w_free * d};
@@ -284,7 +285,7 @@ void chi2_write(In u, In p, double c, double cap, double ref, double delta, Chi2
         return;
     }
     const double mean = s.moment / s.free, base = rest / s.free;
-    const auto [total] = sums<1>(n, [=](Index i) DRAGO_INLINED {
+    const auto [total] = long_sums<1>(n, [=](Index i) DRAGO_INLINED {
         const double d = value[i] - ref, x = d - delta;
         double here = std::min(std::max((d - mean) * inverse + base, 0.0), cap);
         here = x <= 0.0 ? 0.0 : here;
@@ -333,16 +334,17 @@ namespace {
 
 // e_i = exp((u_i - ref) / c); what would overflow is above the cap at any scale.
 void kl_exponentials(In u, double c, double ref, Out e) {
-    const double inverse = 1.0 / c;
-    const double* __restrict value = u.data;
-    double* __restrict out = e.data;
-    const Index n = u.size;
+    in_ranges(u.size, [=](Index lo, Index hi) {
+        const double inverse = 1.0 / c;
+        const double* __restrict value = u.data;
+        double* __restrict out = e.data;
 #pragma omp simd
-    for (Index i = 0; i < n; ++i) {
-        const double exponent = std::min((value[i] - ref) * inverse, 600.0);
-        const double power = exp_fast(exponent);
-        out[i] = exponent > -700.0 ? power : 0.0;  // below, near the denormal ones; NaN too
-    }
+        for (Index i = lo; i < hi; ++i) {
+            const double exponent = std::min((value[i] - ref) * inverse, 600.0);
+            const double power = exp_fast(exponent);
+            out[i] = exponent > -700.0 ? power : 0.0;  // below, near the denormal ones; NaN too
+        }
+    });
 }
 
 // The scale s with sum p min(s e, cap) = 1, by Newton's method; 0 when it fails. The sum is concave
@@ -353,7 +355,7 @@ double kl_scale(In e, In p, double cap) {
     const double *__restrict value = e.data, *__restrict nominal = p.data;
     for (int pass = 0; pass < 200; ++pass) {
         // sum p e of the rows below the cap, and the mass of the others.
-        const auto [open, capped] = sums<2>(e.size, [=](Index i) DRAGO_INLINED {
+        const auto [open, capped] = long_sums<2>(e.size, [=](Index i) DRAGO_INLINED {
             const double share = nominal[i], here = value[i];
             const bool below = here * s < cap;
             return std::array<double, 2>{below ? share * here : 0.0, below ? 0.0 : share};
@@ -419,14 +421,16 @@ double capped_kl(In u, In p, double c, double cap, double tau, Out q, Out log_ra
             log_ratio[i] = q[i] > 0.0 ? std::log(q[i] / p[i]) : (u[i] - tau) / c;
         return tau;
     }
-    const double *__restrict value = u.data, *__restrict nominal = p.data;
-    double *__restrict out = q.data, *__restrict logs = log_ratio.data;
-#pragma omp simd
-    for (Index i = 0; i < n; ++i) out[i] = nominal[i] * std::min(out[i] * s, cap);
     const double shift = std::log(s);
+    in_ranges(n, [=](Index lo, Index hi) {
+        const double *__restrict value = u.data, *__restrict nominal = p.data;
+        double *__restrict out = q.data, *__restrict logs = log_ratio.data;
 #pragma omp simd
-    for (Index i = 0; i < log_ratio.size; ++i)
-        logs[i] = std::min((value[i] - ref) / c + shift, log_cap);
+        for (Index i = lo; i < hi; ++i) out[i] = nominal[i] * std::min(out[i] * s, cap);
+        if (log_ratio.empty()) return;
+#pragma omp simd
+        for (Index i = lo; i < hi; ++i) logs[i] = std::min((value[i] - ref) / c + shift, log_cap);
+    });
     return ref - c * shift;
 }
 

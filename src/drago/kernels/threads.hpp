@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <thread>
 #include <vector>
 
+#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -29,6 +31,60 @@ void in_parts(Index count, Index n_threads, Work work) {
     }
     take();
     for (std::thread& other : others) other.join();
+}
+
+// How many threads long sums may take: for as long as it lives, whoever calls a search for weights
+// says so.
+class Helpers {
+  public:
+    explicit Helpers(Index count) : before_(allowed_) { allowed_ = count; }
+    ~Helpers() { allowed_ = before_; }
+    Helpers(const Helpers&) = delete;
+    Helpers& operator=(const Helpers&) = delete;
+    static Index allowed() { return allowed_; }
+
+  private:
+    static inline thread_local Index allowed_ = 1;
+    Index before_;
+};
+
+// Entries of a part of a long sum.
+inline constexpr Index long_part = 1 << 16;
+
+namespace detail {
+
+template <std::size_t K, class Term>
+[[gnu::noinline]] std::array<double, K> part_sums(Index lo, Index hi, const Term& given) {
+    const Term term = given;  // a copy of its own: what is written cannot be a part of it
+    return sums<K>(hi - lo, [=](Index i) DRAGO_INLINED { return term(lo + i); });
+}
+
+}  // namespace detail
+
+// `sums` in parts, by as many threads as are allowed: by sizes alone, so that their number changes
+// no bit.
+template <std::size_t K, class Term>
+std::array<double, K> long_sums(Index n, const Term& term) {
+    if (n < 2 * long_part) return detail::part_sums<K>(0, n, term);
+    const Index count = n / long_part;
+    std::vector<std::array<double, K>> found(static_cast<std::size_t>(count));
+    in_parts(count, Helpers::allowed(), [&](Index k) {
+        const Index end = k + 1 < count ? (k + 1) * long_part : n;
+        found[k] = detail::part_sums<K>(k * long_part, end, term);
+    });
+    std::array<double, K> total = found[0];
+    for (Index k = 1; k < count; ++k)
+        for (std::size_t j = 0; j < K; ++j) total[j] += found[k][j];
+    return total;
+}
+
+// `work(lo, hi)` on ranges that make up 0 to n, by as many threads as are allowed.
+template <class Work>
+void in_ranges(Index n, const Work& work) {
+    const Index count = std::max<Index>(1, n / long_part);
+    if (count == 1) return work(Index{0}, n);
+    in_parts(count, Helpers::allowed(),
+             [&](Index k) { work(k * long_part, k + 1 < count ? (k + 1) * long_part : n); });
 }
 
 }  // namespace drago

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago._threads import threads_for
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, RowStore, Vector
 from drago.rows.classes import class_minimum
-from drago.rows.threads import threads_for
 
 # Entries of a matrix of rows that stays in the cache.
 _IN_CACHE = 1 << 15
@@ -20,11 +20,20 @@ _FEW_ENTRIES = 1 << 18
 _RANKS = 64
 # Rows that are looked at for each that is wanted.
 _LOOKED_AT = 16
+# Rows of which a selection takes longer than two looks at all of them.
+_MANY = 1 << 17
 
 
 def _spread(index: Index, size: int) -> Index:
     """So many of them, evenly spaced."""
     return index[np.arange(size, dtype=np.int64) * index.size // size]
+
+
+def _about_least(weight: Vector, size: int) -> float:
+    """About the least of the `size` greatest weights, as one in so many rows tell it."""
+    some = weight[:: weight.size // (_MANY // 8)]
+    rank = some.size - max(1, some.size * size // weight.size)
+    return float(np.partition(some, rank)[rank])
 
 
 class Chosen:
@@ -99,6 +108,13 @@ class ArrayCurvature(RowStore):
         index = np.flatnonzero(weight > 0)
         if index.size <= size:
             return Chosen(index)
+        if weight.size >= _MANY:
+            index = np.flatnonzero(weight >= _about_least(weight, size))
+            if 0.9 * size <= index.size <= size:
+                return Chosen(index)
+            if size < index.size <= 1.1 * size:
+                return Chosen(_spread(index, size))
+            index = np.flatnonzero(weight > 0)
         weight = weight[index]
         about_equal = index[weight > 0.5 * greatest]
         if about_equal.size > size:

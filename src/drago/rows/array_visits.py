@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago._threads import threads_for
 from drago._validation import are_finite, locked
 from drago.rows.array_curvature import ArrayCurvature
 from drago.rows.base import (
@@ -21,7 +22,6 @@ from drago.rows.base import (
     Vector,
     Visit,
 )
-from drago.rows.threads import threads_for
 
 Array = npt.NDArray[Any]
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from drago._interrupts import poll
+from drago._threads import limited, threads_for
 from drago.files.blocks import Blocks, Held, checksum
 from drago.oracles.atoms import AtomOracle
 from drago.rows.array_visits import NO_GUESS, Guess, Seen, guess_for
@@ -41,7 +42,6 @@ from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
 from drago.rows.tables.file_blocks import GAP
 from drago.rows.tables.files import FileTables
-from drago.rows.threads import limited, threads_for
 from drago.sources.memory import as_bytes
 
 # Shares of the memory limit: for rows that are taken out, and for vectors. What is left is for what

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from drago._interrupts import interruptible
+from drago._threads import limited
 from drago._validation import check_integer, check_number, check_option, shown
 from drago.certificate.search import FEASIBILITY
 from drago.loop.loop import Loop
@@ -18,7 +19,6 @@ from drago.loop.resume import Checkpoints
 from drago.loop.threads import at_most
 from drago.problem import DROProblem, check_problem
 from drago.result import SolverResult
-from drago.rows.threads import limited
 from drago.solvers.baselines import LSVRG, SGD, Prospect
 from drago.solvers.choose import IN_METRIC, choose
 from drago.solvers.drago.method import Drago

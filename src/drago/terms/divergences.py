@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago._threads import vector_threads
 from drago._validation import check_option, check_vector
 
 Vector = npt.NDArray[np.float64]
@@ -95,7 +96,7 @@ class Chi2(Divergence):
         if q.size <= LONG:
             away = q - p
             return 0.5 * float(np.dot(away, away / p))
-        return kernels.chi2_divergence(q, p)
+        return kernels.chi2_divergence(q, p, vector_threads(q.size))
 
     def _mirror(self, q: Vector, p: Vector, out: Vector | None = None) -> Vector:
         return np.divide(q, p, out=out)

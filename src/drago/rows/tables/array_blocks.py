@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago._threads import threads_for
 from drago.rows.tables.base import NOTICEABLE
-from drago.rows.threads import threads_for
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._interrupts import poll
+from drago._threads import limited, threads_for
 from drago.rows.memory import ArrayRows
 from drago.rows.tables.array_blocks import ArrayBlocks
 from drago.rows.tables.base import NOTICEABLE
-from drago.rows.threads import limited, threads_for
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

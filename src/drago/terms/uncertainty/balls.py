@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from drago import kernels
+from drago._threads import vector_threads
 from drago._validation import check_number
 from drago.terms.divergences import Divergence, as_divergence
 from drago.terms.uncertainty.base import DualOracle, Response, UncertaintySet, Vector, price
@@ -105,11 +106,12 @@ class BallOracle(DualOracle):
             # Squares of the losses would leave the range of floating point.
             u, c = (u - u.max()) / spread, min(c / spread, _SCALE[1])
         c = price(c)
+        given, n_threads = (u, self.p, c, self.radius, self._start, q), vector_threads(u.size)
         if self.divergence.is_chi2:
-            out = kernels.chi2_ball(u, self.p, c, self.radius, self._start, q)
+            out = kernels.chi2_ball(*given, n_threads)
             self._mirror(q, mirror)
         else:
-            out = kernels.kl_ball(u, self.p, c, self.radius, self._start, q, mirror)
+            out = kernels.kl_ball(*given, mirror, n_threads)
             if c == 0 and out[0] == 0:  # a vertex: the kernel knows no mirror coordinate
                 self._mirror(q, mirror)
         self._effective, self._start = out

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from drago import kernels
+from drago._threads import vector_threads
 from drago._validation import check_number
 from drago.terms.divergences import LONG, Divergence
 from drago.terms.uncertainty.base import (
@@ -109,10 +110,10 @@ class CappedOracle(DualOracle):
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         tau, is_chi2 = self.remembered(c), self.divergence.is_chi2
         if is_chi2:
-            tau = kernels.capped_chi2(u, self.p, c, self.cap, tau, q)
+            tau = kernels.capped_chi2(u, self.p, c, self.cap, tau, q, vector_threads(u.size))
         else:
             room = mirror if c > 0 else EMPTY
-            tau = kernels.capped_kl(u, self.p, c, self.cap, tau, q, room)
+            tau = kernels.capped_kl(u, self.p, c, self.cap, tau, q, room, vector_threads(u.size))
         if mirror.size and (is_chi2 or c == 0):
             self._mirror(q, mirror)
         self._tau, self._c = tau, c

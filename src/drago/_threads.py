@@ -1,4 +1,4 @@
-"""How many threads visits to rows in arrays take."""
+"""How many threads work on arrays takes: visits to rows, and searches for their weights."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ def threads_for(n_entries: int, n_threads: int | None = None) -> int:
     if asked is not None:
         return asked
     return 1 if n_entries < _LARGE else _available()
+
+
+def vector_threads(size: int) -> int:
+    """As many for a search for the weights of so many rows: it looks at them a few times."""
+    return threads_for(4 * size)
 
 
 def _available() -> int:
