@@ -265,6 +265,11 @@ class Blocks:
         """Whether the rows are CSR."""
         return "X" not in self.columns
 
+    def order(self, start: int, stop: int) -> Any:
+        """The numbers in the source of the rows of a part, from its start on; as an index."""
+        column = self.columns.get("order")
+        return slice(None) if column is None else column.read(start, stop)
+
     def check(self) -> None:
         """Raise `SourceChangedError` where a file is not what it was."""
         for column in self.columns.values():

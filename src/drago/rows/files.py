@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -35,13 +33,13 @@ from drago.rows.base import (
 )
 from drago.rows.file_part import Buffers, Features, FilePart, Piece
 from drago.rows.guessed import nearest, rest_after
+from drago.rows.in_order import in_order
 from drago.rows.memory import ArrayRows
 from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
 from drago.rows.parts import PartedRows, _part
 from drago.rows.room import Room, scratch_folder
-from drago.rows.tables.file_blocks import GAP
-from drago.rows.tables.files import FileTables
+from drago.rows.tables.files import FileTables, thin_for
 from drago.sources.memory import as_bytes
 
 # Shares of the memory limit: for rows that are taken out, and for vectors. What is left is for what
@@ -61,7 +59,6 @@ _DENSE = {"weighted_squares", "response_sums", "group_gradients", "plain_hessian
 _READ = {"gradient", "weighted_sum", "centre", "longest", "steepest"} | _DENSE
 # Those that pick some rows.
 _PICK = {"gram", "leverages", "unbent", "class_hessian", "class_diagonal", "class_leverages"}
-
 
 _Kept = list[tuple[Any, Any]]
 """Numbers of some rows of a part, and their features."""
@@ -111,8 +108,7 @@ class FileRows(PartedRows):
         super().__init__(parts)
         self.is_uniform = "sample_weight" not in blocks.columns
         row = self.source.row_bytes + _SOLVED
-        # Rows have to be so far apart that what lies between them is not read.
-        self.thin = min(self.thin, self.source.row_bytes / GAP)
+        self.thin = thin_for(self.source.row_bytes)
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // row)
 
     @property
@@ -278,7 +274,7 @@ class FileRows(PartedRows):
             with limited(1), np.errstate(**errors):
                 return work(*turn)
 
-        return _in_order(go, turns, self._threads)
+        return in_order(go, turns, self._threads)
 
     def _read_each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
         """A sum or a maximum over all rows, from those of a few rows each."""
@@ -365,28 +361,19 @@ class FileRows(PartedRows):
     # ------------------------------------------------------------------------ in and out
 
     def export(self, values: RowVector) -> Any:
-        parts = [np.asarray(part) for part in values.parts]
+        parts = values.parts
         out = self.memory.empty((self.n_samples, *parts[0].shape[1:]), parts[0].dtype)
-        if "order" not in self.blocks.columns:
-            return np.concatenate(parts, out=out)
-        for part, each in zip(self.parts, parts):
-            out[part.start : part.stop][self._order(part)] = each
+        for (a, b), each in zip(self._edges, parts):
+            out[a:b][self.blocks.order(a, b)] = each
         return out
-
-    def _order(self, part: FilePart) -> Any:
-        """The numbers of its rows in the source, from its start on."""
-        return self.blocks.columns["order"].read(part.start, part.stop)
 
     def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
         return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
 
     def imported(self, array: Any) -> RowVector:
-        found = super().imported(array).parts
-        if "order" in self.blocks.columns:
-            each = (values[self._order(part)] for part, values in zip(self.parts, found))
-        else:
-            each = (values.copy() for values in found)
-        return self.vector(self.memory.kept(values) for values in each)
+        orders = itertools.starmap(self.blocks.order, self._edges)
+        found = zip(super().imported(array).parts, orders)
+        return self.vector(self.memory.kept(each[order].copy()) for each, order in found)
 
     def content(self) -> tuple[Any, ...]:
         """What tells these rows from others, without reading them."""
@@ -484,25 +471,6 @@ _KINDS = {
     for name, operation in (vars(RowStore) | vars(Part)).items()
     if hasattr(operation, "kind")
 }
-
-
-def _in_order(
-    work: Callable[..., Any], turns: Sequence[tuple[Any, ...]], n_threads: int
-) -> Iterator[Any]:
-    """What `work` returns for each, in their order; in threads, where there are several."""
-    if n_threads == 1 or len(turns) == 1:
-        for turn in turns:
-            yield work(*turn)
-        return
-    # Left on every way out, an error or an interrupt included: it waits for what has begun.
-    with ThreadPoolExecutor(n_threads, "drago-rows") as threads:
-        ahead: deque[Future[Any]] = deque()
-        for turn in turns:
-            ahead.append(threads.submit(work, *turn))
-            if len(ahead) > 2 * n_threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
 
 
 def _arrays(X: Any) -> tuple[Any, ...]:

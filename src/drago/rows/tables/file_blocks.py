@@ -12,9 +12,7 @@ number of threads, the result is the same to the last bit.
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +20,7 @@ import numpy.typing as npt
 
 from drago._interrupts import poll
 from drago._threads import limited, threads_for
+from drago.rows.in_order import in_order
 from drago.rows.memory import ArrayRows
 from drago.rows.tables.array_blocks import ArrayBlocks
 from drago.rows.tables.base import NOTICEABLE
@@ -131,12 +130,6 @@ class FileBlocks:
         threads = threads_for(rows.n_entries, n_threads)
         # A loss without kernels, as a user's function, holds the interpreter anyway.
         self._threads = threads if loss.has_kernels else 1
-        self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
 
     def evaluate(
         self, k: int, w: Matrix, b: Vector, losses: Vector, slopes: Matrix | None = None
@@ -252,32 +245,15 @@ class FileBlocks:
 
     def _each(self, work: Callable[[Any], Any], turns: Sequence[Any]) -> Iterator[Any]:
         """What `work` returns for each, in their order; no more than a few are under way."""
-        if self._pool is None:
-            for turn in turns:
-                poll()
-                yield work(turn)
-            return
         errors = np.geterr()
 
         def go(turn: Any) -> Any:
             with limited(1), np.errstate(**errors):
                 return work(turn)
 
-        ahead: deque[Future[Any]] = deque()
-        try:
-            for turn in turns:
-                poll()
-                ahead.append(self._pool.submit(go, turn))
-                if len(ahead) > 2 * self._threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:  # an error or an interrupt: nobody writes any more when that is known
-            for each in ahead:
-                each.cancel()
-            for each in ahead:
-                if not each.cancelled():
-                    each.exception()
+        for found in in_order(go, [(turn,) for turn in turns], self._threads):
+            poll()
+            yield found
 
 
 _NONE = np.empty(0)

@@ -9,12 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
-from drago.rows.base import Evaluation, RowVector, Visit
+from drago.rows.base import Evaluation, RowStore, RowVector, Visit
 from drago.rows.tables.base import Tables
-from drago.rows.tables.file_blocks import FileBlocks
+from drago.rows.tables.file_blocks import GAP, FileBlocks
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+
+
+def thin_for(row_bytes: int) -> float:
+    """The share of `RowStore.thin` for rows of so many bytes: they have to be far apart.
+
+    What lies between rows that are near each other is read with them.
+    """
+    return min(RowStore.thin, row_bytes / GAP)
 
 
 class FileTables(Tables):
@@ -48,9 +56,6 @@ class FileTables(Tables):
             rows.oracle(problem.uncertainty, problem.divergence) for _ in range(2)
         )
         self._visit: Visit | None = None
-
-    def close(self) -> None:
-        self.blocks.close()
 
     @property
     def has_mirror(self) -> bool:
