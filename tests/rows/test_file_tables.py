@@ -307,6 +307,7 @@ SCRIPT = """
     import sys
     import numpy as np
     import drago
+    import drago.loop.resume
     from drago.files.blocks import Blocks, Column, Held, Stamp
 
     drago.loop.resume._SHARE = np.inf
