@@ -14,7 +14,6 @@ import drago
 from cases import thinned
 from drago.files.blocks import SourceChangedError
 from drago.files.checkpoint import CheckpointError, load, save
-from drago.rows import file_part
 from drago.rows.tables import file_blocks
 from drago.rows.tables.file_blocks import deal_out
 from filed import LOSSES, SETS, STORAGE, D, N, agree, blocks_of, data, make
@@ -155,13 +154,14 @@ def test_threads_and_reading_ahead_change_no_bit(tmp_path, monkeypatch, storage,
     _, filed = make(tmp_path, "logistic", storage=storage, fit_intercept=True)
     method = drago_of(kind)
     results = [steps(filed, method, 10, n_threads=n) for n in (1, 2, 4)]
-    read, turn = file_part.Features.read, iter(range(1 << 30))
+    features, turn = type(filed.rows.source), iter(range(1 << 30))
+    read = features.read
 
     def slowly(self, start, stop, *more):
         threading.Event().wait(1e-4 * (next(turn) % 3))
         return read(self, start, stop, *more)
 
-    monkeypatch.setattr(file_part.Features, "read", slowly)
+    monkeypatch.setattr(features, "read", slowly)
     results.append(steps(filed, method, 10, n_threads=3))
     same(results)
 

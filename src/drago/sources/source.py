@@ -44,8 +44,9 @@ class Source:
         are only scaled.
     shuffle : bool or int
         Whether rows that are copied to blocks are put there in a random order within each part, and
-        the seed of it (True is 0). For files that are sorted, by class or by date, and DRAGO, which
-        visits some ranges of rows at a time; a file that would be read in place is copied then.
+        the seed of it (True is 0). For files whose rows have an order, by class or by date, and
+        DRAGO, which visits some ranges of rows at a time; a file that would be read in place is
+        copied then.
         Whatever has an entry for each row is in the order of the source all the same.
     cache_dir : str, optional
         Where blocks are written: ``drago/blocks`` in the user's cache directory.
