@@ -37,8 +37,7 @@ def source_of(given, folder, shuffle, limit=SMALL, **more):
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "csr"])
 @pytest.mark.parametrize("standardize", [False, True])
-def test_blocks_are_a_permutation_within_parts(tmp_path, monkeypatch, sparse, standardize):
-    monkeypatch.setattr("drago.sources.sink._GATHERED", 1 << 9)  # several pieces of a part
+def test_blocks_are_a_permutation_within_parts(tmp_path, sparse, standardize):
     given = data(sparse)
     plain = source_of(given, tmp_path, False, standardize=standardize).open("logistic")
     blocks = source_of(given, tmp_path, 3, standardize=standardize).open("logistic")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
 from itertools import pairwise
@@ -23,9 +23,6 @@ Part = dict[str, Array]
 _ROW = 64
 # Parts that may wait for their turn to be written.
 _WAITING = 2
-# Bytes of rows in another order that are gathered at once.
-_GATHERED = 1 << 23
-_WORD = 1 << 64
 
 
 class Sink:
@@ -239,22 +236,16 @@ class Sink:
         self._store(part)
 
     def _store(self, part: Part) -> None:
-        order = None
         if self._shuffle is not None:
-            order = self._new_order(part["y"].size)
-            part = _with_rows_in(order, part) if "indptr" in part else part
-            part = {**part, "order": np.arange(order.size)}
+            part = _with_rows_in(self._new_order(part["y"].size), part)
         try:
             for name, array in part.items():
                 if name not in self._files:
                     self._files[name] = open(self._path(name), "xb", buffering=0)  # noqa: SIM115
                     if name == "indptr":
                         _write_all(self._files[name], np.zeros(1, dtype=np.int64))
-                total = 0
-                for some in _in_order(array, None if name in _CSR else order):
-                    _write_all(self._files[name], some)
-                    total += checksum(some)
-                self._sums.setdefault(name, []).append(total % _WORD)
+                _write_all(self._files[name], array)
+                self._sums.setdefault(name, []).append(checksum(array))
         except OSError as error:
             raise failed(self._cache_dir, error) from error
 
@@ -267,21 +258,13 @@ class Sink:
         return np.random.default_rng([self._shuffle, number]).permutation(count)
 
 
-_CSR = ("data", "indices", "indptr")
-
-
-def _in_order(array: Array, order: Array | None) -> Iterator[Array]:
-    """Rows in another order, a few at a time, and whole words of them."""
-    if order is None:
-        yield array
-        return
-    step = max(8, _GATHERED // max(1, array[:1].nbytes) // 8 * 8)
-    for start in range(0, order.size, step):
-        yield array[order[start : start + step]]
-
-
 def _with_rows_in(order: Array, part: Part) -> Part:
-    """A part with its CSR rows in another order."""
+    """A part with its rows in another order, and that order."""
+    csr = ("data", "indices", "indptr")
+    found = {name: array[order] for name, array in part.items() if name not in csr}
+    found["order"] = order
+    if "indptr" not in part:
+        return found
     from scipy.sparse import csr_matrix
 
     ends = part["indptr"]
@@ -289,8 +272,8 @@ def _with_rows_in(order: Array, part: Part) -> Part:
     local = np.concatenate([[0], ends - before])
     width = int(part["indices"].max(initial=0)) + 1
     X = csr_matrix((part["data"], part["indices"], local), shape=(ends.size, width))[order]
-    found = {"data": X.data, "indices": X.indices.astype(part["indices"].dtype, copy=False)}
-    return {**part, **found, "indptr": before + X.indptr[1:].astype(np.int64)}
+    found["data"], found["indptr"] = X.data, before + X.indptr[1:].astype(np.int64)
+    return {**found, "indices": X.indices.astype(part["indices"].dtype, copy=False)}
 
 
 def _seen(part: Part, first: int) -> None:
