@@ -240,7 +240,8 @@ class Blocks:
         "X" (n, d) of float32 or float64, or "data", "indices" and "indptr" of CSR (n + 1 entries of
         int64 over all rows; indices best of int32, ascending in each row); "y" of float64, or of
         int64 for labels 0..k-1. Where given "sample_weight" (float64, positive), "groups" (int64,
-        0..g-1) and "baseline" (float64).
+        0..g-1) and "baseline" (float64). "order" (int64) where the rows of each part are in
+        another order than in the source: the number there of each, from the start of the part.
     ends : tuple of int
         Rows at which the parts end; the last is `n_samples`. No part is empty.
     sums : mapping of str to tuple of int
@@ -289,6 +290,11 @@ class Blocks:
     def is_sparse(self) -> bool:
         """Whether the rows are CSR."""
         return "X" not in self.columns
+
+    def order(self, start: int, stop: int) -> Any:
+        """The numbers in the source of the rows of a part, from its start on; as an index."""
+        column = self.columns.get("order")
+        return slice(None) if column is None else column.read(start, stop)
 
     def check(self) -> None:
         """Raise `SourceChangedError` where a file is not what it was."""

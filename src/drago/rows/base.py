@@ -81,6 +81,9 @@ class RowStore:
     least_part: int = 2000
     most_part: int = 1 << 62
     """Rows below which a smaller problem takes no less time, and those that `take` has room for."""
+    thin: float = 0.4
+    """The share of the rows below which a visit to these alone is worth more than one to a block:
+    the exact primal gradient of DRAGO."""
     small: int = 1 << 19
     """Entries of X below which a visit costs less than what goes with it."""
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -27,10 +25,12 @@ from drago.rows.base import Index, Matrix, RowStore, RowVector, Vector
 from drago.rows.features import Features
 from drago.rows.file_part import FilePart, Piece
 from drago.rows.file_visits import FileVisits
+from drago.rows.in_order import in_order
 from drago.rows.open import NEGLIGIBLE
 from drago.rows.part import Part
 from drago.rows.parts import PartVector, _part
 from drago.rows.room import Room, scratch_folder
+from drago.rows.tables.files import FileTables, thin_for
 from drago.sources.memory import as_bytes
 
 # Shares of the memory limit: for rows that are taken out, for vectors, and for losses that are
@@ -78,7 +78,7 @@ class FileRows(FileVisits):
         Whether all vectors of a solve fit the memory: then each is one array.
     """
 
-    capabilities = frozenset({"responses"})
+    capabilities = frozenset({"responses", "tables"})
     n_outputs: int
 
     def __init__(
@@ -103,6 +103,7 @@ class FileRows(FileVisits):
         self.is_uniform = "sample_weight" not in blocks.columns
         self.are_whole = _SOLVED * self.n_samples <= int(_VECTORS * self.limit)
         row = self.source.row_bytes + _SOLVED
+        self.thin = thin_for(self.source.row_bytes)
         self.most_part = max(self.least_part, int(_TAKEN * self.limit) // row)
 
     @property
@@ -257,7 +258,7 @@ class FileRows(FileVisits):
             with limited(1), np.errstate(**errors):
                 return work(*turn)
 
-        return _in_order(go, turns, self._threads)
+        return in_order(go, turns, self._threads)
 
     def _read_each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
         """A sum or a maximum over all rows, from those of a few rows each."""
@@ -284,15 +285,19 @@ class FileRows(FileVisits):
     # ------------------------------------------------------------------------ in and out
 
     def export(self, values: RowVector) -> Any:
-        parts = [np.asarray(part) for part in values.parts]
+        parts = values.parts
         out = self.memory.empty((self.n_samples, *parts[0].shape[1:]), parts[0].dtype)
-        return np.concatenate(parts, out=out)
+        for (a, b), each in zip(self._edges, parts):
+            out[a:b][self.blocks.order(a, b)] = each
+        return out
 
     def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
         return list(self._in_threads(lambda k, index: self.parts[k].pieces(index), some))
 
     def imported(self, array: Any) -> RowVector:
-        return self.vector(self.stored(part.copy()) for part in super().imported(array).parts)
+        orders = itertools.starmap(self.blocks.order, self._edges)
+        found = zip(super().imported(array).parts, orders)
+        return self.vector(self.stored(each[order].copy()) for each, order in found)
 
     def content(self) -> tuple[Any, ...]:
         """What tells these rows from others, without reading them."""
@@ -354,31 +359,15 @@ class FileRows(FileVisits):
             return WholeOracle(self, uncertainty, divergence)
         return super().oracle(uncertainty, divergence)
 
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> Any:
+        return FileTables(self, problem, kind, count, n_threads)
+
 
 _KINDS = {
     name: operation.kind
     for name, operation in (vars(RowStore) | vars(Part)).items()
     if hasattr(operation, "kind")
 }
-
-
-def _in_order(
-    work: Callable[..., Any], turns: Sequence[tuple[Any, ...]], n_threads: int
-) -> Iterator[Any]:
-    """What `work` returns for each, in their order; in threads, where there are several."""
-    if n_threads == 1 or len(turns) == 1:
-        for turn in turns:
-            yield work(*turn)
-        return
-    # Left on every way out, an error or an interrupt included: it waits for what has begun.
-    with ThreadPoolExecutor(n_threads, "drago-rows") as threads:
-        ahead: deque[Future[Any]] = deque()
-        for turn in turns:
-            ahead.append(threads.submit(work, *turn))
-            if len(ahead) > 2 * n_threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
 
 
 def _arrays(X: Any) -> tuple[Any, ...]:

@@ -11,7 +11,6 @@ from drago.metric import make_metric
 from drago.problem import DROProblem
 from drago.solvers import class_descent
 from drago.solvers.drago.method import Drago
-from drago.solvers.full_batch import GradientDescent
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
 
@@ -58,8 +57,7 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
     """What "auto" takes for a problem, what goes on where that stalls, and why.
 
     1. In an `L2Ball`, Newton steps on small data (2^19 entries) with at most 250 unknowns, where
-       they apply; otherwise DRAGO, which has them finish where they are affordable. On rows in
-       files, which have no tables for DRAGO, Newton steps or gradient descent.
+       they apply; otherwise DRAGO, which has them finish where they are affordable.
     2. With many classes, dense features, l2_reg and a shift cost, L-BFGS in a metric, which is
        compiled there (`drago.solvers.class_descent`).
     3. With dense features and at most 250 unknowns, Newton steps, because the objective has a kink
@@ -87,10 +85,6 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         where = f"because it stays in {problem.constraint!r}; "
         affordable = Newton.is_affordable(problem)
         few = n_unknowns(problem) <= _RULE.few_unknowns
-        if not problem.rows.has("tables"):
-            if affordable:
-                return Newton(), (GradientDescent(),), f"auto took newton, {where}"
-            return GradientDescent(), (), f"auto took gd, {where}"
         if affordable and few and problem.n_entries <= _RULE.small:
             return Newton(), (Drago(),), f"auto took newton, {where}"
         return Drago(), (Newton(),) if affordable else (), f"auto took drago, {where}"

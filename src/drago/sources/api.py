@@ -23,6 +23,7 @@ def from_arrays(
     feature_names: Any = None,
     dtype: Any = None,
     standardize: bool = False,
+    shuffle: bool | int = False,
     cache_dir: Any = None,
     keep_cache: bool = False,
     memory_limit: Any = None,
@@ -41,7 +42,7 @@ def from_arrays(
     feature_names : sequence of str, optional
     dtype : {None, "float32", "float64"}
         None is float32 for features of float32, else float64.
-    standardize, cache_dir, keep_cache, memory_limit
+    standardize, shuffle, cache_dir, keep_cache, memory_limit
         See `Source`.
 
     Returns
@@ -61,6 +62,7 @@ def from_arrays(
     return Source(
         reader,
         standardize=standardize,
+        shuffle=shuffle,
         cache_dir=cache_dir,
         keep_cache=keep_cache,
         memory_limit=memory_limit,
@@ -80,6 +82,7 @@ def read_parquet(
     max_categories: int = 100,
     dtype: Any = None,
     standardize: bool = False,
+    shuffle: bool | int = False,
     cache_dir: Any = None,
     keep_cache: bool = False,
     memory_limit: Any = None,
@@ -114,7 +117,7 @@ def read_parquet(
     dtype : {None, "float32", "float64"}
         None is float32 where a feature is float32 and float32 holds all others exactly, else
         float64.
-    standardize, cache_dir, keep_cache, memory_limit
+    standardize, shuffle, cache_dir, keep_cache, memory_limit
         See `Source`.
 
     Returns
@@ -127,6 +130,7 @@ def read_parquet(
         columns={"features": features, "filters": filters, "fill": fill, "dtype": as_dtype(dtype)},
         max_categories=max_categories,
         standardize=standardize,
+        shuffle=shuffle,
         cache_dir=cache_dir,
         keep_cache=keep_cache,
         memory_limit=memory_limit,
@@ -146,6 +150,7 @@ def from_arrow(
     max_categories: int = 100,
     dtype: Any = None,
     standardize: bool = False,
+    shuffle: bool | int = False,
     cache_dir: Any = None,
     keep_cache: bool = False,
     memory_limit: Any = None,
@@ -158,7 +163,7 @@ def from_arrow(
         A reader can be read once only, which is enough for one fit of numbers.
     target, features, sample_weight, groups, baseline, filters, fill, max_categories, dtype
         See `read_parquet`.
-    standardize, cache_dir, keep_cache, memory_limit
+    standardize, shuffle, cache_dir, keep_cache, memory_limit
         See `Source`.
 
     Returns
@@ -171,6 +176,7 @@ def from_arrow(
         columns={"features": features, "filters": filters, "fill": fill, "dtype": as_dtype(dtype)},
         max_categories=max_categories,
         standardize=standardize,
+        shuffle=shuffle,
         cache_dir=cache_dir,
         keep_cache=keep_cache,
         memory_limit=memory_limit,
@@ -183,6 +189,7 @@ def from_batches(
     feature_names: Any = None,
     dtype: Any = None,
     standardize: bool = False,
+    shuffle: bool | int = False,
     cache_dir: Any = None,
     memory_limit: Any = None,
 ) -> Source:
@@ -199,7 +206,7 @@ def from_batches(
         The columns of a frame where there are some.
     dtype : {None, "float32", "float64"}
         None is float32 for features of float32, else float64.
-    standardize, cache_dir, memory_limit
+    standardize, shuffle, cache_dir, memory_limit
         See `Source`.
 
     Returns
@@ -219,6 +226,7 @@ def from_batches(
     return Source(
         BatchesReader(batches, feature_names, as_dtype(dtype)),
         standardize=standardize,
+        shuffle=shuffle,
         cache_dir=cache_dir,
         memory_limit=memory_limit,
     )

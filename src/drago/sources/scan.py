@@ -44,6 +44,8 @@ class Scan:
     labels : bool
         Whether y holds labels.
     standardize : bool
+    shuffle : int or None
+        The seed of the order in which rows of a part are put into files; None for their own.
     limit : int
         Bytes that may be held.
     cache_dir : str
@@ -63,6 +65,7 @@ class Scan:
         limit: int,
         cache_dir: str,
         part: int,
+        shuffle: int | None = None,
         in_place: Column | Held | None = None,
     ) -> None:
         self._reader, self._labels, self._limit, self._in_place = reader, labels, limit, in_place
@@ -81,7 +84,7 @@ class Scan:
                 expected = reader.n_rows, reader.n_rows * (features + others)
         if isinstance(in_place, Column):  # X itself is nothing that is held
             limit //= 4
-        self._sink = Sink(limit, cache_dir, self._inspect, expected)
+        self._sink = Sink(limit, cache_dir, self._inspect, expected, shuffle)
         self._features = (self._per_part, reader.n_features), reader.dtype
         self._seen = np.empty(*self._features) if in_place else np.empty(0)
         self._part: Part = {}

@@ -38,6 +38,9 @@ class Sink:
         Is given each part and the row at which it begins, once, in their order.
     expected : tuple (rows, bytes), optional
         What is to come, where that is known.
+    shuffle : int, optional
+        The seed of a random order of the rows in each part, where these are written to files. The
+        column "order" has their numbers in the part as it was given.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Sink:
         cache_dir: str,
         inspect: Callable[[Part, int], None],
         expected: tuple[int, int] | None = None,
+        shuffle: int | None = None,
     ) -> None:
         self.folder: Folder | None = None
         self.ends: list[int] = []
         self._limit, self._cache_dir, self._inspect = limit, cache_dir, inspect
+        self._shuffle = shuffle
         self._sums: dict[str, list[int]] = {}
         self._shapes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._held: list[Part] = []
@@ -231,6 +236,8 @@ class Sink:
         self._store(part)
 
     def _store(self, part: Part) -> None:
+        if self._shuffle is not None:
+            part = _with_rows_in(self._new_order(part["y"].size), part)
         try:
             for name, array in part.items():
                 if name not in self._files:
@@ -241,6 +248,32 @@ class Sink:
                 self._sums.setdefault(name, []).append(checksum(array))
         except OSError as error:
             raise failed(self._cache_dir, error) from error
+
+    def _new_order(self, count: int) -> Array:
+        """A random order of the rows of the next part."""
+        number = len(self._sums.get("order", ()))
+        dtype, shape = self._shapes.get("order", (np.dtype(np.int64), (0,)))
+        self._shapes["order"] = dtype, (shape[0] + count,)
+        assert self._shuffle is not None
+        return np.random.default_rng([self._shuffle, number]).permutation(count)
+
+
+def _with_rows_in(order: Array, part: Part) -> Part:
+    """A part with its rows in another order, and that order."""
+    csr = ("data", "indices", "indptr")
+    found = {name: array[order] for name, array in part.items() if name not in csr}
+    found["order"] = order
+    if "indptr" not in part:
+        return found
+    from scipy.sparse import csr_matrix
+
+    ends = part["indptr"]
+    before = int(ends[-1]) - part["data"].size
+    local = np.concatenate([[0], ends - before])
+    width = int(part["indices"].max(initial=0)) + 1
+    X = csr_matrix((part["data"], part["indices"], local), shape=(ends.size, width))[order]
+    found["data"], found["indptr"] = X.data, before + X.indptr[1:].astype(np.int64)
+    return {**found, "indices": X.indices.astype(part["indices"].dtype, copy=False)}
 
 
 def _seen(part: Part, first: int) -> None:

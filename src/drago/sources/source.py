@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._progress import begin
-from drago._validation import check_flag, check_integer
+from drago._validation import check_flag, check_integer, shown
 from drago.files.archive import State
 from drago.files.blocks import Blocks, Column, Held, SourceChangedError, Stamp
 from drago.sources.batch import Batch, Reader
@@ -47,6 +47,12 @@ class Source:
     standardize : bool
         Give each feature the mean 0 and the standard deviation 1; sparse ones keep their zeros and
         are only scaled.
+    shuffle : bool or int
+        Whether rows that are copied to blocks are put there in a random order within each part, and
+        the seed of it (True is 0). For files whose rows have an order, by class or by date, and
+        DRAGO, which visits some ranges of rows at a time; a file that would be read in place is
+        copied then.
+        Whatever has an entry for each row is in the order of the source all the same.
     cache_dir : str, optional
         Where blocks are written: ``drago/blocks`` in the user's cache directory.
     keep_cache : bool
@@ -60,12 +66,14 @@ class Source:
         reader: Any,
         *,
         standardize: bool = False,
+        shuffle: bool | int = False,
         cache_dir: Any = None,
         keep_cache: bool = False,
         memory_limit: Any = None,
     ) -> None:
         self._reader: Reader = reader
         self._standardize = check_flag("standardize", standardize)
+        self._shuffle = _as_seed(shuffle)
         self._keep = check_flag("keep_cache", keep_cache)
         self._limit = as_bytes(memory_limit)
         given = default_dir() if cache_dir is None else os.fsdecode(cache_dir)
@@ -75,6 +83,7 @@ class Source:
 
     def __repr__(self) -> str:
         more = ", standardize=True" if self._standardize else ""
+        more += "" if self._shuffle is None else f", shuffle={self._shuffle}"
         return f"Source({self._reader.described}{more}, memory_limit='{as_text(self._limit)}')"
 
     def __reduce__(self) -> Any:
@@ -152,12 +161,15 @@ class Source:
                 place = reader.in_place()
                 if place is not None and _size(place) + 64 * reader.n_rows <= limit:
                     place = None  # held, as it fits
+                if self._shuffle is not None:
+                    place = None  # only a copy can be in another order
 
         def run(limit: int, place: Column | Held | None) -> tuple[Blocks, Sink]:
             scan = Scan(
                 reader,
                 labels=labels,
                 standardize=self._standardize,
+                shuffle=self._shuffle,
                 limit=limit,
                 cache_dir=self._cache_dir,
                 part=part_bytes(self._limit),
@@ -176,6 +188,7 @@ class Source:
     def _digest(self, labels: bool, identity: Any) -> str:
         settings = [FORMAT, identity, labels, self._standardize, part_bytes(self._limit)]
         settings += [str(self._reader.dtype), sorted(self._reader.names)]
+        settings += [] if self._shuffle is None else ["shuffle", self._shuffle]
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def _state(self, blocks: Blocks) -> State:
@@ -329,7 +342,12 @@ class Source:
             What to call it.
         """
         reader = BlocksReader(self.scanned(labels), described, kept)
-        return Source(reader, cache_dir=self._cache_dir, memory_limit=self._limit)
+        return Source(
+            reader,
+            shuffle=False if self._shuffle is None else self._shuffle,
+            cache_dir=self._cache_dir,
+            memory_limit=self._limit,
+        )
 
     def release(self) -> None:
         """Remove the blocks that this source has written and does not keep: nobody reads them."""
@@ -358,6 +376,19 @@ class Source:
         blocks = self._last[2]
         coef = coef / blocks.scale
         return coef, intercept - coef @ blocks.mean
+
+
+def _as_seed(shuffle: Any) -> int | None:
+    """The seed of a shuffle; None for none."""
+    if isinstance(shuffle, (bool, np.bool_)):
+        return 0 if shuffle else None
+    is_seed = isinstance(shuffle, (int, np.integer)) and 0 <= shuffle < 2**63
+    if not is_seed:
+        raise ValueError(
+            f"shuffle must be True, False or a seed (an integer from 0 on), but {shown(shuffle)} "
+            "was given."
+        )
+    return int(shuffle)
 
 
 def _size(column: Column | Held) -> int:

@@ -11,6 +11,7 @@ from drago.oracles.atoms import AtomOracle, AtomResponse, RowVector
 from drago.oracles.rounds.arrays import BALL, CHI2, KL, VERTEX, Found, search_parts
 from drago.oracles.rounds.tilt import kl_ball
 from drago.terms.uncertainty.base import price
+from drago.terms.uncertainty.capped import ON_BOUND
 
 
 class SearchOracle(AtomOracle):
@@ -95,10 +96,37 @@ class SearchOracle(AtomOracle):
         return found.threshold - c * math.log(found.q[k][i] / p)
 
     def with_mirror(self, u: RowVector, c: float) -> tuple[RowVector, RowVector]:
-        before = self.memory
-        found = super().with_mirror(u, c)
-        self.memory = {**before, **self.memory}
-        return found
+        rows, c = self.rows, price(float(c))
+        q, effective = self._weigh(u, c)
+        effective = effective if self.is_ball else c
+        if self.divergence.is_chi2:
+            return q, rows.relative(q)
+        if not self.is_free or effective == 0:  # a vertex has no other one
+            mirror = self.divergence._mirror
+            return q, rows.vector(mirror(own, p) for own, p in zip(q.parts, rows.p.parts))
+        return q, self._logarithm(u, q, effective)
+
+    def _logarithm(self, u: RowVector, q: RowVector, c: float) -> RowVector:
+        """``log(q/p)``, finite where the weights are too small for a float.
+
+        It rises with the loss by 1/c up to the cap: from that of the greatest loss below the cap.
+        """
+        most, top, level = math.log(self.cap), -math.inf, 0.0
+        for losses, own, p in zip(u.parts, q.parts, self.rows.p.parts):
+            between = (own > 0.0) & (own < self.cap * p * (1.0 - ON_BOUND))
+            i = int(np.argmax(np.where(between, losses, -math.inf)))
+            if between[i] and losses[i] > top:
+                top, level = float(losses[i]), math.log(own[i] / p[i])
+        if top == -math.inf:  # all that have weight are at the cap
+            top, level = self.memory["threshold"], most
+
+        def written(losses: np.ndarray) -> np.ndarray:
+            out = np.subtract(losses, top, out=self.rows.room(losses.size))
+            out /= c
+            out += level
+            return np.minimum(out, most, out=out)
+
+        return self.rows.vector(map(written, u.parts))
 
     def response(
         self, u: RowVector, c: float, q: RowVector | None = None

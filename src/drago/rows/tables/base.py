@@ -78,6 +78,10 @@ class Tables:
 
     # ----------------------------------------------------------------------------- the start
 
+    def evaluate(self, problem: Any, w: Any, b: Any) -> Evaluation:
+        """A visit to all rows, before the tables are filled with it and its exact weights."""
+        return problem.evaluate(w, b)
+
     def fill(self, start: Evaluation, q: RowVector | str) -> tuple[Small, Small]:
         """All tables at a point; returns ``ghat' qhat``, in w and b.
 

@@ -259,7 +259,7 @@ class Iterations:
         if not refresh or not np.isfinite(w).all():
             return None
         try:
-            here = self.problem.evaluate(w, b)
+            here = self.tables.evaluate(self.problem, w, b)
         except NonFiniteLossError:
             return None
         self.refresh(here)

@@ -49,8 +49,6 @@ _LARGEST_STEP = 0.4
 # With one block and the exact gradient: the first step, times the root of the second moment, and
 # the largest step and the boldness of `SecantSteps`.
 _FIRST_STEP, _LARGEST_LEARNT, _BOLDNESS = 0.8, 2.0, 1.1
-# The exact primal gradient is worth its cost below this share of the rows, and on small data.
-_THIN = 0.4
 # By how much the step is cut for a new start, and without one when the pace is bad.
 _CUT = 0.3
 _SLOWER = 0.5
@@ -234,7 +232,7 @@ class Run:
         if known is not None:
             return known
         q, n = self.loop.oracle.weights(start.losses, problem.nu), problem.n_samples
-        return problem.rows.count(q, NOTICEABLE / n) < _THIN * n
+        return problem.rows.count(q, NOTICEABLE / n) < problem.rows.thin * n
 
     def _begin(self, start: Evaluation, q: Vector | None = None) -> Iterations:
         weights: Vector | str = "exact" if q is None else q
