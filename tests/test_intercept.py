@@ -55,3 +55,19 @@ def test_however_rare_classes_are(uncertainty, nu, rare):
         search = {"xatol": 1e-12, "fatol": 0.0, "maxiter": 400, "initial_simplex": corners}
         found = minimize(objective, start, method="Nelder-Mead", options=search)
         assert value <= found.fun * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("uncertainty", [drago.CVaR(0.5), drago.ESRM(0.4)])
+def test_what_was_in_memory_before_does_not_matter(uncertainty, monkeypatch):
+    rng = np.random.default_rng(3)
+    y, weight = np.arange(40) % 3, rng.uniform(0.5, 2.0, 40)
+    found = []
+    for junk in (0.0, 1.0, np.nan):
+
+        def filled(n, k, junk=junk):
+            return [np.full(shape, junk) for shape in ((n, k), n, (n, k), n)]
+
+        monkeypatch.setattr("drago.intercept.new_point", filled)
+        problem = make(y, weight, loss="multinomial", uncertainty=uncertainty, shift_cost=0.1)
+        found.append(problem.reference[1].tobytes())
+    assert found[0] == found[1] == found[2]

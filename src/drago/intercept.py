@@ -116,14 +116,20 @@ def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
     given += [not problem.divergence.is_chi2, True, oracle.cap if is_capped else 0.0, problem.nu]
     # One feature, 0 on all rows.
     given += [1.0, np.zeros(1), np.zeros(1), none, none, theta, np.empty(2 * k)]
-    given += [*new_point(n, k), *new_point(n, k), np.empty((n, k)), np.empty(2 * k)]
-    given += [np.empty((_PAIRS, 2 * k)), np.empty((_PAIRS, 2 * k)), 0, 0]
+    here, there = new_point(n, k), new_point(n, k)
+    pairs = np.empty((2, _PAIRS, 2 * k))
+    rest = np.empty((n, k)), np.empty(2 * k), *pairs, 0, 0
     more = False, False, None if is_capped else oracle.solve_into, None
-    start = kernels.class_descend(*given, 0.0, np.nan, True, 0, *[0.0] * 3, *more)
-    value, tau = start[2], start[5]
+    start = kernels.class_descend(
+        *given, *here, *there, *rest, 0.0, np.nan, True, 0, *[0.0] * 3, *more
+    )
+    value, tau, is_other = start[2], start[5], start[9]
+    if is_other:
+        here, there = there, here
     # Until a step promises no more than rounding.
     most, reference, share = 300, 2.0 * value, 1e-18
-    kernels.class_descend(*given, value, tau, False, most, reference, share, 0.0, *more)
+    goal = value, tau, False, most, reference, share, 0.0
+    kernels.class_descend(*given, *here, *there, *rest, *goal, *more)
     return theta[k:]
 
 

@@ -204,6 +204,11 @@ def _rising(masses: Vector, p: Vector) -> Vector:
     Differences of an integral have rounding errors that are large for small `p`, and rows of the
     largest ratios gather them: neighbours out of order share their mass.
     """
+    live = p > 0.0
+    if not live.all():  # rows without weight have no mass
+        found = np.zeros(p.size)
+        found[live] = _rising(masses[live], p[live])
+        return found
     n, falls = masses.size, masses[1:] * p[:-1] < masses[:-1] * p[1:]
     if not falls.any():
         return masses
