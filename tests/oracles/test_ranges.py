@@ -97,6 +97,28 @@ def test_ranges_hold_all_rows_and_few_each(kind, is_uniform):
     np.testing.assert_allclose(masses, np.bincount(place, weights), rtol=1e-13)
 
 
+def test_a_range_that_ends_below_0_does_not_hold_0():
+    """The place below that of 0 is that of -0, which is the same number."""
+    u = np.concatenate([np.arange(-64, 0) * 5e-324, np.zeros(80)])
+    for memory in (8 * 32, 8 * 40, 8 * 64):
+        ranges = ranges_of([(u, None)], memory)
+        found = [np.count_nonzero((u >= low) & (u <= high)) for low, high, _ in ranges]
+        assert found == [size for _, _, size in ranges] and sum(found) == u.size
+
+
+@pytest.mark.parametrize("place", [0, 70, 199])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_losses_that_are_no_numbers_have_no_weights(place, bad):
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=200)
+    u[place] = bad
+    rows = parted(np.full(200, 1.0 / 200), 4, (50, 120))
+    oracle = rows.oracle(drago.ESRM(0.4), as_divergence("chi2"))
+    q, mirror = oracle.with_mirror(rows.imported(u), 0.1)
+    assert all(np.isnan(part).all() for part in (*q.parts, *mirror.parts))
+    assert excess(drago.ESRM(0.4), rows.pairs(rows.imported(u)), rows.sorting) == np.inf
+
+
 @given(st.lists(st.floats(allow_nan=False), min_size=2, max_size=50))
 def test_places_are_in_the_order_of_the_numbers(numbers):
     numbers = sorted(numbers)

@@ -146,7 +146,7 @@ double value_at(std::int64_t place) {
 void count_places(In u, double low, double high, int shift, Vec<std::int64_t> counts) {
     const auto base = static_cast<std::uint64_t>(place_of(low));
     for (Index i = 0; i < u.size; ++i) {
-        if (u[i] < low || u[i] > high) continue;
+        if (!(u[i] >= low && u[i] <= high)) continue;
         ++counts[static_cast<Index>((static_cast<std::uint64_t>(place_of(u[i])) - base) >> shift)];
     }
 }

@@ -84,7 +84,7 @@ class Display:
 
     def words(self) -> list[str]:
         """All that is known, in a few words each."""
-        if self.what == "scan":
+        if self.what != "solve":
             done = f"{self._rows} rows"
             if self._total:
                 done = f"{min(self.passes, 1.0):.0%} of {self._total} rows"
@@ -130,7 +130,7 @@ class Bar(Display):
             console=console,
             auto_refresh=False,
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
         self._task = self._bars.add_task("rows", words="", total=1.0)
         super().__init__(console.file, now)
@@ -148,7 +148,7 @@ class Bar(Display):
         self._bars.update(
             self._task,
             description=self.what,
-            completed=min(self.passes, 1.0) if self.what == "scan" else self.passes % 1.0,
+            completed=self.passes % 1.0 if self.what == "solve" else min(self.passes, 1.0),
             words=" · ".join(self.words()),
         )
         self._bars.refresh()

@@ -222,7 +222,8 @@ class FileVisits(PartedRows):
                 )
             total += out
             poll()
-            tell(step.stop - step.start)
+            if found is None:  # otherwise some rows alone are read again
+                tell(step.stop - step.start)
         return Gradient(total[:-1, None], total[-1:])
 
     def _keeping(self, guess: Guess, witnesses: Vector) -> Keeping:

@@ -19,9 +19,13 @@ def in_order(
     # Left on every way out, an error or an interrupt included: it waits for what has begun.
     with ThreadPoolExecutor(n_threads, "drago-rows") as threads:
         ahead: deque[Future[Any]] = deque()
-        for turn in turns:
-            ahead.append(threads.submit(work, *turn))
-            if len(ahead) > 2 * n_threads:
+        try:
+            for turn in turns:
+                ahead.append(threads.submit(work, *turn))
+                if len(ahead) > 2 * n_threads:
+                    yield ahead.popleft().result()
+            while ahead:
                 yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        finally:
+            for each in ahead:
+                each.cancel()

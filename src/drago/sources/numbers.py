@@ -124,7 +124,7 @@ def sample_of(batches: Iterable[Batch], size: int, seed: int, names: Any = None)
             kept = _columns(batch.take(near))
             found.append({**kept, "keys": keys[near], "numbers": n + np.flatnonzero(near)})
         n, waiting = n + batch.n_rows, waiting + int(np.count_nonzero(near))
-        if waiting > 2 * size:
+        if 4 * waiting > 5 * size:
             found = [_least(found, size)]
             waiting, bound = size, found[0]["keys"].max()
     if not n:
@@ -133,7 +133,7 @@ def sample_of(batches: Iterable[Batch], size: int, seed: int, names: Any = None)
     order = np.argsort(whole["numbers"])
     columns = ("X", "y", "groups", "sample_weight", "baseline", "numbers")
     chosen: dict[str, Any] = {
-        name: whole[name][order] if name in whole else None for name in columns
+        name: whole.pop(name)[order] if name in whole else None for name in columns
     }
     return Sample(**chosen, n_rows=n, feature_names=names)
 
@@ -158,9 +158,8 @@ def _least(found: list[dict[str, Any]], size: int) -> dict[str, Any]:
     if keys.size > size:
         chosen = np.argpartition(keys, size - 1)[:size]
     whole = {}
-    for name in found[0]:
-        parts = [each[name] for each in found]
-        whole[name] = _joined(parts)[chosen]
+    for name in list(found[0]):  # a column after the other, so that few are there twice
+        whole[name] = _joined([each.pop(name) for each in found])[chosen]
     return whole
 
 

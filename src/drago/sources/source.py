@@ -341,12 +341,15 @@ class Source:
         described : str
             What to call it.
         """
-        reader = BlocksReader(self.scanned(labels), described, kept)
+        blocks = self.scanned(labels)
+        columns = blocks.columns.values()
+        held = sum(column.array.nbytes for column in columns if isinstance(column, Held))
+        reader = BlocksReader(blocks, described, kept)
         return Source(
             reader,
             shuffle=False if self._shuffle is None else self._shuffle,
             cache_dir=self._cache_dir,
-            memory_limit=self._limit,
+            memory_limit=max(self._limit - held, self._limit // 8),
         )
 
     def release(self) -> None:

@@ -8,6 +8,7 @@ no number of ties, is too skewed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -34,10 +35,13 @@ class Range(NamedTuple):
 def ranges_of(parts: Sequence[Part], memory: int) -> list[Range]:
     """Ascending ranges of all numbers, each of which can be sorted in so many bytes.
 
-    More rows than that are in one range only if all of them have the same number.
+    More rows than that are in one range only if all of them have the same number. None where one of
+    them is no number, or infinite.
     """
-    low = min(float(u.min()) for u, _ in parts)
-    high = max(float(u.max()) for u, _ in parts)
+    ends = [float(end) for u, _ in parts for end in (u.min(), u.max())]
+    if not all(map(math.isfinite, ends)):
+        return []
+    low, high = min(ends), max(ends)
     whole = Range(low, high, sum(u.size for u, _ in parts))
     most = max(_LEAST, memory // (8 * _width(parts)))
     return [whole] if whole.size <= most else list(_cut(parts, whole, most))
@@ -56,6 +60,7 @@ def _cut(parts: Sequence[Part], whole: Range, most: int) -> Iterator[Range]:
 
     def joined(first: int, last: int, size: int) -> Range:
         end = min(start + ((last + 1) << shift) - 1, stop)
+        end = -2 if end == -1 else end  # whose number is that of 0
         return Range(kernels.value_at(start + (first << shift)), kernels.value_at(end), size)
 
     first = last = size = 0

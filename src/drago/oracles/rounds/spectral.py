@@ -10,6 +10,7 @@ sort is the quick one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,9 @@ class RangeOracle(AtomOracle):
         kind = kernels.CHI2_POOLS if self.divergence.is_chi2 else kernels.KL_POOLS
         kind = kind if c > 0 else kernels.VERTEX_POOLS
         ranges, n_threads = ranges_of(parts, rows.sorting), threads_for(rows.n_entries)
+        if not ranges:
+            lost = rows.vector(np.full(some.size, np.nan) for some, _ in parts)
+            return lost, lost if with_mirror else None
         first, last, _, level = self._pools(kind, parts, ranges, c)
         q = [rows.room(some.size) for some, _ in parts]
         mirror = [rows.room(some.size) if with_mirror else EMPTY for some, _ in parts]
@@ -102,8 +106,9 @@ def excess(uncertainty: Any, parts: Sequence[Part], memory: int) -> float:
     """
     total = sum(float(u.size if p is None else p.sum()) for u, p in few(parts))
     weight = sum(float(u.sum() if p is None else np.dot(u, p)) for u, p in few(parts))
-    most, done, given = 0.0, 0.0, 0.0
-    for values, masses in atoms(parts, ranges_of(parts, memory)):
+    ranges = ranges_of(parts, memory)
+    most, done, given = 0.0 if ranges else math.inf, 0.0, 0.0
+    for values, masses in atoms(parts, ranges):
         below, lighter = _ends(done, masses), _ends(given, values * masses)
         done, given = float(below[-1]), float(lighter[-1])
         above = np.clip((total - below[:-1]) / total, 0.0, 1.0)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._interrupts import poll
+from drago._progress import tell
 from drago._threads import limited, threads_for
 from drago.rows.in_order import in_order
 from drago.rows.memory import ArrayRows
@@ -33,7 +34,8 @@ Sums = tuple[Matrix, Vector]
 # Entries of X in a range at most, and how many ranges a block shall have, where it has the rows.
 _RANGE = 1 << 20
 _PLENTY = 16
-# Bytes between two rows up to which what lies between them is read too.
+# Bytes between two rows up to which what lies between them is read too: more than in
+# `drago.rows.features`, because each reading here is a call of Python.
 GAP = 1 << 16
 # The share of the memory limit that one block may be kept in, so that it is read once.
 _KEPT = 0.125
@@ -251,8 +253,12 @@ class FileBlocks:
             with limited(1), np.errstate(**errors):
                 return work(turn)
 
+        source, before = self.rows.source, self.rows.source.read_so_far
         for found in in_order(go, [(turn,) for turn in turns], self._threads):
             poll()
+            now = source.read_so_far
+            tell((now - before) // source.row_bytes)
+            before = now
             yield found
 
 
