@@ -59,17 +59,22 @@ PAIRS = [
 ]
 
 
-def thinned(*axes, keep):
+def thinned(*axes, keep, every=1):
     """All combinations for `parametrize`, of which one in `keep` is quick and the others are slow.
 
     Quick are those whose places along the axes add up to a multiple of `keep`, so that each value
     is seen with several others. Tuples along an axis are spread over several arguments. The mark
-    `thinned(keep)` does the same for a test with several parametrisations.
+    `thinned(keep)` does the same for a test with several parametrisations. With `every`, only those
+    are there whose places add up to a multiple of it: with an axis as long, all combinations of the
+    others are.
     """
     found = []
     for combination in itertools.product(*map(enumerate, axes)):
         values = [v if isinstance(v, tuple) else (v,) for _, v in combination]
-        quick = sum(place for place, _ in combination) % keep == 0
+        places = sum(place for place, _ in combination)
+        if places % every:
+            continue
+        quick = places % keep == 0
         marks = () if quick else pytest.mark.slow
         found.append(pytest.param(*itertools.chain(*values), marks=marks))
     return found
