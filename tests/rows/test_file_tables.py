@@ -71,7 +71,7 @@ def test_blocks_hold_every_row_once(count, ends, longest):
 
 
 @pytest.mark.parametrize("loss, name, storage, kind, fit_intercept", thinned(
-    LOSSES, SETS, STORAGE, KINDS, [False, True], keep=17, every=3))  # fmt: skip
+    LOSSES, SETS, STORAGE, KINDS, [False, True], keep=17, every=17))  # fmt: skip
 def test_steps_are_those_in_memory(tmp_path, loss, name, storage, kind, fit_intercept):
     """A few iterations, before rounding grows."""
     if kind == "lagged" and fit_intercept:
