@@ -152,6 +152,8 @@ LAYERS = [
     {"estimators", "scorers"},
     {"advice"},
     {"plotting"},
+    {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Files of models know what is in them.
@@ -170,9 +172,9 @@ TOP_LEVEL = {
     "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
     "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting"},
-    "typer": set(),
-    "rich": set(),
-    "pandas": set(),
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "pandas": {"cli"},
     "pyarrow": set(),
 }
 
