@@ -25,24 +25,24 @@ class Called:
         return json.loads(self.out)
 
 
+def call(*words):
+    """The command in this process: whatever happens ends in an exit code."""
+    runner = CliRunner(env={"COLUMNS": "100"})
+    called = Called(runner.invoke(app, [str(word) for word in words]))
+    assert called.error is None or isinstance(called.error, SystemExit), called.error
+    assert "Traceback" not in called.err + called.out
+    return called
+
+
 @pytest.fixture
 def drago_(tmp_path, monkeypatch):
     """The command, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*words):
-        called = Called(CliRunner().invoke(app, [str(word) for word in words]))
-        # Whatever happens ends in an exit code.
-        assert called.error is None or isinstance(called.error, SystemExit), called.error
-        assert "Traceback" not in called.err + called.out
-        return called
-
     return call
 
 
 def spoiled(frame, seed=0):
-    """With words, holes, a constant column, an empty one, names of rows, and letters of all kinds."""
+    """With words, holes, a constant column, an empty one, names of rows, letters of all kinds."""
     rng = np.random.default_rng(seed)
     frame = frame.copy()
     n = len(frame)
@@ -84,9 +84,21 @@ def tables():
 TABLES = tables()
 
 
+@pytest.fixture(scope="session")
+def five(tmp_path_factory):
+    """A folder with a table and a model of each, and what the fits said."""
+    folder = tmp_path_factory.mktemp("five")
+    said = {}
+    for name, (frame, target, options) in TABLES.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+        said[name] = call("fit", folder / f"{name}.csv", "--target", target, "--model",
+                          folder / f"{name}.drago", *options, "--json")  # fmt: skip
+    return folder, said
+
+
 @pytest.fixture(params=TABLES, ids=str)
-def table(request):
-    return TABLES[request.param]
+def name(request):
+    return request.param
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import pytest
 
 import drago
 
+from .conftest import TABLES, call
+
 
 def fitted(drago_, table, *more, path="model.drago"):
     frame, target, options = table
@@ -19,23 +21,25 @@ def fitted(drago_, table, *more, path="model.drago"):
     return done
 
 
-def test_five_data_sets(drago_, table):
-    frame, target, options = table
-    done = fitted(drago_, table, "--json").json
+def test_five_data_sets(drago_, five, name):
+    frame, _, options = TABLES[name]
+    folder, said = five
+    data, path = folder / f"{name}.csv", folder / f"{name}.drago"
+    assert said[name].code == 0, said[name].out
+    done = said[name].json
     assert done["ok"] and done["status"] == "optimal" and done["rel_gap"] <= 1e-4
     assert done["rows"] == len(frame)
-    left_out = done["columns"]["left_out"]
-    assert set(left_out) == {"always", "never", "who"}
+    assert set(done["columns"]["left_out"]) == {"always", "never", "who"}
     assert any("'who' is left out: it has" in note for note in done["notes"])
     assert ("groups" in done) == bool(options)
-    assert drago_("certify", "model.drago", "data.csv").code == 0
-    said = drago_("predict", "model.drago", "data.csv", "--out", "out.csv", "--keep", "who")
-    assert said.code == 0 and f"{len(frame)} predictions: out.csv" in said.out
+    assert drago_("certify", path, data).code == 0
+    told = drago_("predict", path, data, "--out", "out.csv", "--keep", "who")
+    assert told.code == 0 and f"{len(frame)} predictions: out.csv" in told.out
     out = pd.read_csv("out.csv")
     assert out["who"].tolist() == frame["who"].tolist()
     # The model is a plain pipeline, and takes the frame as it is.
-    model = drago.load("model.drago")
-    again = model.predict(pd.read_csv("data.csv"))
+    model = drago.load(path)
+    again = model.predict(pd.read_csv(data))
     if hasattr(model, "predict_proba"):
         assert (again == out["prediction"]).all()
         assert out.filter(like="probability=").sum(axis=1).to_numpy() == pytest.approx(1.0)
@@ -43,38 +47,46 @@ def test_five_data_sets(drago_, table):
         assert again == pytest.approx(out["prediction"].to_numpy(), rel=1e-12)
 
 
-def test_what_is_printed(drago_, table):
-    done = fitted(drago_, table)
+def test_what_is_printed(drago_):
+    done = fitted(drago_, TABLES["groups"])
     for words in ("The fit", "status", "optimal", "saved: model.drago", "mean loss"):
         assert words in done.out
     assert "note: column 'always' is left out: it is the same on all rows." in done.err
-    assert ("Groups, the worst-off first" in done.out) == bool(table[2])
+    assert "Groups, the worst-off first" in done.out
     assert not any(line.endswith(" ") for line in done.out.splitlines())
 
 
-def test_the_same_bits_in_a_new_process(drago_, table):
-    fitted(drago_, table)
-    assert drago_("predict", "model.drago", "data.csv", "--out", "here.parquet").code == 0
-    words = ["-m", "drago", "predict", "model.drago", "data.csv", "--out", "there.parquet"]
-    subprocess.run([sys.executable, *words], check=True, capture_output=True)
-    here, there = pd.read_parquet("here.parquet"), pd.read_parquet("there.parquet")
-    assert list(here) == list(there)
-    for name in here:
-        a, b = here[name].to_numpy(), there[name].to_numpy()
-        assert a.tobytes() == b.tobytes() if a.dtype.kind == "f" else (a == b).all()
+def test_the_same_bits_in_a_new_process(drago_, five):
+    folder, _ = five
+    names = list(TABLES)
+    for name in names:
+        here = f"{names.index(name)}.here.parquet"
+        path, data = folder / f"{name}.drago", folder / f"{name}.csv"
+        assert drago_("predict", path, data, "--out", here).code == 0
+    code = f"""
+from drago.cli.app import app
+for k, name in enumerate({names!r}):
+    app(["predict", f"{folder}/{{name}}.drago", f"{folder}/{{name}}.csv", "--out",
+         f"{{k}}.there.parquet"], standalone_mode=False)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for k in range(len(names)):
+        here, there = pd.read_parquet(f"{k}.here.parquet"), pd.read_parquet(f"{k}.there.parquet")
+        assert list(here) == list(there)
+        for column in here:
+            a, b = here[column].to_numpy(), there[column].to_numpy()
+            assert a.tobytes() == b.tobytes() if a.dtype.kind == "f" else (a == b).all()
 
 
-def test_weights_of_the_rows_are_saved_when_told(drago_, table):
-    fitted(drago_, table)
-    assert drago.load("model.drago")[-1].dual_weights_.size == 0
-    fitted(drago_, table, "--include-weights")
-    assert drago.load("model.drago")[-1].dual_weights_.size == len(table[0])
+def test_weights_of_the_rows_are_saved_when_told(drago_, five):
+    assert drago.load(five[0] / "multiclass.drago")[-1].dual_weights_.size == 0
+    fitted(drago_, TABLES["multiclass"], "--include-weights")
+    assert drago.load("model.drago")[-1].dual_weights_.size == len(TABLES["multiclass"][0])
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet", "feather", "folder"])
 def test_formats(drago_, ending):
-    from .conftest import TABLES
-
     frame, target, _ = TABLES["multiclass"]
     path = f"data.{ending}"
     if ending == "folder":
@@ -125,8 +137,6 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
 def test_options(drago_, options):
-    from .conftest import TABLES
-
     frame, target, _ = TABLES["regression"]
     frame = frame.assign(größe=np.abs(frame["bmi"]))
     frame["sex"] = (frame["sex"] > 0).astype(int)
@@ -141,7 +151,13 @@ def test_options(drago_, options):
         assert "größe" not in model.feature_names_in_
         assert len(model[0].named_transformers_["words"][1].get_feature_names_out()) == 2
     assert drago_("certify", "model.drago", "data.csv").code == 0
-    assert drago_("certify", "model.drago", "data.csv", "--tol", "1e-15").code == 3
+
+
+def test_other_rows_are_not_certified(drago_, five):
+    frame = TABLES["regression"][0]
+    frame.iloc[:100].to_csv("some.csv", index=False)
+    done = drago_("certify", five[0] / "regression.drago", "some.csv")
+    assert done.code == 3 and "Not certified to 0.0001" in done.out
 
 
 def test_choosing_by_cross_validation(drago_):
@@ -155,8 +171,6 @@ def test_choosing_by_cross_validation(drago_):
 
 def test_an_answer_that_is_not_certified(drago_):
     """It is saved all the same, with an exit code of its own and what to do."""
-    from .conftest import TABLES
-
     frame, target, _ = TABLES["regression"]
     frame.to_csv("d.csv", index=False)
     done = drago_("fit", "d.csv", "--target", target, "--model", "m", "--time-limit", "0")
@@ -184,7 +198,10 @@ WRONG = {
     "an empty target": (small(y=np.nan), 1, "'y' is empty on all 20 rows"),
     "names as target": (small(y=list("abcdefghijklmnopqrst")), 0, ""),
     "a constant target": (small(y=2.5), 0, ""),
-    "huge": (small(a=[1e300, -1e300] * 10), 0, ""),
+    "huge": (small(a=[1e300, -1e300] * 10), 1, "column 'a' holds numbers as large as 1e+300"),
+    "large": (small(a=[1e130, -1e130] * 10), 0, ""),
+    "tiny": (small(a=[1e-300, -1e-300] * 10), 0, ""),
+    "a huge target": (small(y=[1e300, -1e300] * 10), None, ""),
     "all missing but one": (small(a=[1.0] + [np.nan] * 19), 0, ""),
     "dates": (small(a=pd.date_range("2020-01-01", periods=20)), None, ""),
     "lists": (small(b=[[1]] * 20), 0, "note: column 'b' is left out: it holds"),
@@ -210,6 +227,29 @@ def test_odd_tables(drago_, case):
         assert np.isfinite(pd.read_csv("p.csv").select_dtypes("number").to_numpy()).all()
 
 
+@pytest.fixture(scope="module")
+def odd_files(tmp_path_factory):
+    """A folder with a good model, and files that are not what they should be."""
+    folder = tmp_path_factory.mktemp("odd")
+    small().to_csv(folder / "d.csv", index=False)
+    small().rename(columns={"a": "b", "y": "z"}).to_csv(folder / "other.csv", index=False)
+    small(a=["1", "viel"] * 10).to_csv(folder / "words.csv", index=False)
+    for name, content in {
+        "bad.csv": b"a,y\n\xff\xfe,1\n",
+        "empty.csv": b"",
+        "header.csv": b"a,y\n",
+        "ragged.csv": b"a,y\n1,2\n1,2,3,4\n",
+        "no.parquet": b"hello",
+        "no.feather": b"hello",
+        "d.xlsx": b"hello",
+    }.items():
+        (folder / name).write_bytes(content)
+    drago.save(drago.DRORegressor().fit([[1.0], [2.0]], [1.0, 2.0]), folder / "plain")
+    done = call("fit", folder / "d.csv", "--target", "y", "--model", folder / "good")
+    assert done.code == 0
+    return folder
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -220,7 +260,7 @@ def test_odd_tables(drago_, case):
         ("fit d.xlsx --target y --model m", 1, "d.xlsx is none of .csv"),
         ("fit d.csv --target y", 2, "--model"),
         ("fit d.csv --target y --model m --colour red", 2, "--colour"),
-        ("fit d.csv --target y --model m --tol much", 2, "much"),
+        ("fit d.csv --target y --model m --tol much", 2, "--tol"),
         ("fit d.csv --target y --model m --tail-fraction 7", 1, "tail_fraction"),
         ("fit d.csv --target y --model m --uncertainty x", 1, "worst_group"),
         ("fit d.csv --target y --model m --uncertainty worst_group", 1, "needs --groups COLUMN"),
@@ -233,7 +273,8 @@ def test_odd_tables(drago_, case):
         ("fit empty.csv --target y --model m", 1, "empty.csv cannot be read as csv"),
         ("fit header.csv --target y --model m", 1, "header.csv has no rows"),
         ("fit ragged.csv --target y --model m", 1, "ragged.csv cannot be read as csv"),
-        ("fit no.parquet --target y --model m", 1, "no.parquet"),
+        ("fit no.parquet --target y --model m", 1, "no.parquet cannot be read as parquet"),
+        ("fit no.feather --target y --model m", 1, "no.feather cannot be read as feather"),
         ("predict none d.csv --out p.csv", 1, "There is no model file"),
         ("predict d.csv d.csv --out p.csv", 1, "The model file d.csv cannot be used"),
         ("predict plain d.csv --out p.csv", 1, "does not say which columns it takes"),
@@ -247,25 +288,15 @@ def test_odd_tables(drago_, case):
         ("dance", 2, "dance"),
     ],
 )
-def test_errors_are_named(drago_, words, code, message):
-    small().to_csv("d.csv", index=False)
-    small().rename(columns={"a": "b", "y": "z"}).to_csv("other.csv", index=False)
-    small(a=["1", "viel"] * 10).to_csv("words.csv", index=False)
-    open("bad.csv", "wb").write(b"a,y\n\xff\xfe,1\n")
-    open("empty.csv", "w").close()
-    open("header.csv", "w").write("a,y\n")
-    open("ragged.csv", "w").write("a,y\n1,2\n1,2,3,4\n")
-    open("no.parquet", "w").write("hello")
-    open("d.xlsx", "w").write("hello")
-    drago.save(drago.DRORegressor().fit([[1.0], [2.0]], [1.0, 2.0]), "plain")
-    assert drago_("fit", "d.csv", "--target", "y", "--model", "good").code == 0
+def test_errors_are_named(odd_files, monkeypatch, words, code, message):
+    monkeypatch.chdir(odd_files)
     before = sorted(os.listdir())
-    done = drago_(*words.split())
+    done = call(*words.split())
     assert done.code == code, done.err
     assert message in " ".join(done.err.replace("│", " ").split()), done.err
     assert sorted(os.listdir()) == before
     if code == 1:
-        told = drago_(*words.split(), "--json")
+        told = call(*words.split(), "--json")
         assert told.code == 1 and told.json["ok"] is False and message in told.json["message"]
         assert told.json["error"].endswith("Error") and told.err == ""
 

@@ -28,6 +28,8 @@ AS_TOLD = "as told"
 MAX_CATEGORIES = 50
 # A column of words with more different ones than that share of the rows names them.
 _NAMES = 0.5
+# Numbers from which on the variance of a column may overflow.
+_HUGE = 1e140
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,12 @@ def numbers_of(values: pd.Series) -> Array:
             f"column {values.name!r} is infinite on {int(infinite.sum())} rows, the first is row "
             f"{int(infinite.argmax())}: replace or remove them, or leave the column out with "
             "--drop."
+        )
+    largest = np.nanmax(np.abs(found), initial=0.0)
+    if largest > _HUGE:
+        raise ValueError(
+            f"column {values.name!r} holds numbers as large as {largest:.3g}, whose squares are "
+            "more than a computer holds: divide them, or leave the column out with --drop."
         )
     return found
 

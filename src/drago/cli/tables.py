@@ -44,9 +44,10 @@ def is_large(path: str, memory_limit: str | None) -> bool:
     _require_file(path)
     limit = as_bytes(memory_limit)
     if kind in ("parquet", "folder"):
-        data = parquet_dataset(path)[0]
-        widths = [_WORD if _is_text(field.type) else _NUMBER for field in data.schema]
-        return data.count_rows() * sum(widths) > limit
+        with _named(path, kind):
+            data = parquet_dataset(path)[0]
+            widths = [_WORD if _is_text(field.type) else _NUMBER for field in data.schema]
+            return data.count_rows() * sum(widths) > limit
     size = os.path.getsize(path) * (_OF_CSV if kind == "csv" else 2)
     if size > limit:
         raise ValueError(
@@ -66,31 +67,17 @@ def _require_file(path: str) -> None:
         raise FileNotFoundError(2, "There is no such file or folder", path)
 
 
-def read(path: str, columns: list[str] | None = None) -> pd.DataFrame:
-    """All rows of a file or a folder as a frame.
-
-    Parameters
-    ----------
-    path : str
-    columns : list of str, optional
-        The only ones that are needed, where the file can leave out others.
-    """
+def read(path: str) -> pd.DataFrame:
+    """All rows of a file or a folder as a frame."""
     kind = kind_of(path)
     _require_file(path)
-    try:
+    with _named(path, kind):
         if kind == "csv":
             frame = pd.read_csv(path, sep=_separator(path), low_memory=False)
         elif kind == "feather":
             frame = arrow("pyarrow.feather").read_table(path).to_pandas()
         else:
-            frame = parquet_dataset(path)[0].to_table(columns=columns).to_pandas()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not text in UTF-8 (byte {error.start}): convert it, as with "
-            "`iconv -f LATIN1 -t UTF-8`."
-        ) from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, arrow().ArrowException) as error:
-        raise ValueError(f"{path} cannot be read as {kind}: {str(error).strip()}") from error
+            frame = parquet_dataset(path)[0].to_table().to_pandas()
     frame.columns = [str(name) for name in frame.columns]
     double = frame.columns[frame.columns.duplicated()].tolist()
     if double:
@@ -98,6 +85,20 @@ def read(path: str, columns: list[str] | None = None) -> pd.DataFrame:
     if not len(frame):
         raise ValueError(f"{path} has no rows.")
     return frame
+
+
+@contextmanager
+def _named(path: str, kind: str) -> Iterator[None]:
+    """What goes wrong with a file names it."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not text in UTF-8 (byte {error.start}): convert it, as with "
+            "`iconv -f LATIN1 -t UTF-8`."
+        ) from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, arrow().ArrowException) as error:
+        raise ValueError(f"{path} cannot be read as {kind}: {str(error).strip()}") from error
 
 
 def _separator(path: str) -> str:
