@@ -168,7 +168,7 @@ ON_ARRAYS = ("oracles/rounds/",)
 MOST_LINES = 500
 # Top-level imports of other packages, and the modules that may have them.
 TOP_LEVEL = {
-    "sklearn": {"estimators", "scorers", "advice"},
+    "sklearn": {"estimators", "scorers", "advice", "cli"},
     "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
     "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting"},

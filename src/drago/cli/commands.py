@@ -273,7 +273,7 @@ def report(
         fitted, plan = work.saved(model)
     with out.working(f"reading {data}"):
         if large.is_of_source(fitted):
-            X, y, groups, weights = large.drawn(out, model, plan, data, memory_limit)
+            X, y, groups, weights = large.drawn(out, model, fitted, plan, data, memory_limit)
         else:
             given = Rows.of(_read(data, memory_limit, out), plan)
             X, y, groups, weights = given.X, given.y, given.groups, given.weights

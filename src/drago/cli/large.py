@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import is_classifier
 
 from drago.cli import columns, tables, work
 from drago.cli.columns import MISSING, Asked, Plan
 from drago.cli.out import Out
 from drago.files import models
+from drago.sources.batch import dense
 from drago.sources.source import Source
 from drago.sources.tables import parquet_dataset
 
-# Rows that a plan is made of, and rows of a report.
+# Rows that a plan is made of, and rows that a report is about.
 HEAD, SAMPLE = 100_000, 100_000
 
 
@@ -102,13 +104,28 @@ def predict(
 
 
 def drawn(
-    out: Out, model_path: str, plan: Plan, path: str, memory_limit: str | None
+    out: Out, model_path: str, model: Any, plan: Plan, path: str, memory_limit: str | None
 ) -> tuple[Any, Any, Any, Any]:
     """Some rows as features of the model, with their target, groups and weights."""
-    rows = source(model_path, plan, path, memory_limit).sample(SAMPLE)
-    if not rows.is_whole:
-        out.note(f"the report is about {rows.words}.")
-    return np.asarray(rows.frame()), rows.y, rows.groups, rows.sample_weight
+    rows = source(model_path, plan, path, memory_limit)
+    n = parquet_dataset(path)[0].count_rows()
+    wanted = np.zeros(n, dtype=bool)
+    wanted[np.random.default_rng(0).choice(n, min(n, SAMPLE), replace=False)] = True
+    if n > SAMPLE:
+        out.note(f"{path} does not fit memory: {SAMPLE} of its {n} rows are drawn.")
+    names = ("X", "y", "groups", "sample_weight")
+    parts: dict[str, list[Any]] = {name: [] for name in names}
+    for batch in rows.batches(model.source_columns_, labels=is_classifier(model)):
+        here, wanted = wanted[: len(batch.X)], wanted[len(batch.X) :]
+        for name in names:
+            values = getattr(batch, name)
+            if values is not None:
+                values = (
+                    np.array(values.values)[values.codes] if hasattr(values, "codes") else values
+                )
+                parts[name].append((dense(values) if name == "X" else values)[here])
+    X, y, groups, weight = (np.concatenate(part) if part else None for part in parts.values())
+    return pd.DataFrame(X, columns=model.feature_names_in_), y, groups, weight
 
 
 def sampled(path: str, out: Out) -> pd.DataFrame:
@@ -116,5 +133,6 @@ def sampled(path: str, out: Out) -> pd.DataFrame:
     data = parquet_dataset(path)[0]
     n = data.count_rows()
     wanted = np.sort(np.random.default_rng(0).choice(n, min(n, SAMPLE), replace=False))
-    out.note(f"{path} does not fit memory: {wanted.size} of its {n} rows are drawn.")
+    if wanted.size < n:
+        out.note(f"{path} does not fit memory: {wanted.size} of its {n} rows are drawn.")
     return data.take(wanted).to_pandas()

@@ -5,6 +5,7 @@ Answers go to the standard output, notes, progress and errors to the standard er
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -86,9 +87,10 @@ class Out:
         if self._answers.is_terminal:
             self._answers.print(table)
             return
-        # A file or a pipe has no width: nothing is cut there, nor padded.
-        with self._answers.capture() as text:
-            self._answers.print(table, width=10_000, no_wrap=True, crop=False)
+        # A file or a pipe has no width: nothing is wrapped or padded there.
+        wide = Console(file=io.StringIO(), width=100_000)
+        with wide.capture() as text:
+            wide.print(table)
         for line in text.get().splitlines():
             print(line.rstrip())
 
