@@ -153,6 +153,16 @@ def test_options(drago_, options):
     assert drago_("certify", "model.drago", "data.csv").code == 0
 
 
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_a_baseline_is_estimated_again(drago_, kind):
+    """It is not in the file, and the same on the same rows."""
+    fitted(drago_, TABLES[kind], "--uncertainty", "excess_tail")
+    model = drago.load("model.drago")[-1]
+    assert model.baseline_.size == 0
+    told = drago_("certify", "model.drago", "data.csv", "--json").json
+    assert told["certified"] and told["primal"] == pytest.approx(model.result_.primal, rel=1e-9)
+
+
 def test_other_rows_are_not_certified(drago_, five):
     frame = TABLES["regression"][0]
     frame.iloc[:100].to_csv("some.csv", index=False)
