@@ -265,6 +265,9 @@ def odd_files(tmp_path_factory):
     [
         ("fit none.csv --target y --model m", 1, "There is no such file or folder: none.csv"),
         ("fit d.csv --target z --model m", 1, "there is no column 'z'; the columns are ['a', 'y']"),
+        ("fit d.csv --target Y --model m --drop why", 1, "there is no column 'Y'; the"),
+        ("certify good other.csv", 1, "there is no column 'y'; the"),
+        ("fit d.csv --target y --model m --drop yy", 1, "'yy' (did you mean 'y'?)"),
         ("fit d.csv --target y --model no/m", 1, "There is no folder for the file: no/m"),
         ("fit d.csv --target y --model .", 1, "A folder is there already: ."),
         ("fit d.xlsx --target y --model m", 1, "d.xlsx is none of .csv"),
@@ -292,7 +295,6 @@ def odd_files(tmp_path_factory):
         ("predict good other.csv --out p.csv", 1, "there is no column 'a', which the model needs"),
         ("predict good words.csv --out p.csv", 1, "row 1 is 'viel': mend it"),
         ("predict good d.csv --out p.csv --keep z", 1, "no column 'z'"),
-        ("certify good other.csv", 1, "no column 'y'"),
         ("report good d.csv --out p.pdf", 1, "a report is HTML"),
         ("audit d.csv --target z", 1, "there is no column 'z'"),
         ("dance", 2, "dance"),
