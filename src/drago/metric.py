@@ -174,7 +174,7 @@ def make_metric(
         found, directions = _mean_squares(sample, mean), None
     else:
         rows, p = sample.X if sample.is_plain else _dense(sample), sample.p
-        if d <= FEW and sample.has("compiled"):
+        if d <= FEW and problem.rows.is_on_host:
             rows = np.ascontiguousarray(rows)
             centre = np.zeros(d) if mean is None else mean
             eigenvalues, basis = np.empty(d), np.empty((d, d))
