@@ -1,0 +1,262 @@
+"""What robustness changes on rows that were not fitted on: a model's settings, more and less of it.
+
+The mean model and models with the settings of the one that is reported are fitted on four fifths
+of the rows and judged on the others, five times.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing
+
+from drago.advice.table import Comparison, Judged, side_by_side
+from drago.estimators.baseline import folds, out_of_fold_losses
+from drago.estimators.groups import without_columns
+from drago.estimators.path import losses_on, robust_path
+from drago.estimators.presets import own_baseline
+from drago.report.facts import TAIL, TRAINING, Facts
+from drago.scorers import tail_mean
+from drago.sources.source import Source
+from drago.terms.uncertainty import CVaR
+
+Array = npt.NDArray[Any]
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+MEAN, OWN = "mean model", "robust model"
+# Rows that models are fitted on at most, and at least.
+MOST_ROWS = 20_000
+LEAST_ROWS = 20
+# Shift costs of the curve, relative to the model's own: the first ones are milder.
+_FACTORS = (10.0, 3.0, 1.0, 0.3, 0.1)
+# Seconds after which no fold is begun, and those for the models of one.
+_BUDGET, _OF_FOLD = 60.0, 8.0
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Refits:
+    """Models fitted anew on folds of the rows, and judged on the others.
+
+    Attributes
+    ----------
+    comparison : Comparison
+        The mean model and the one with the settings of the reported model. An excess is a loss
+        here: "tail_excess" is the mean loss of the worst tenth.
+    curve : dict of arrays
+        Along the shift cost, from the mean model on: "factor" (infinite for the mean model),
+        "mean_loss", "worst" (of the worst group, or of the worst tenth of the rows).
+    losses : array of shape (2, n)
+        Of the mean model and of the other.
+    weight : array of shape (n,)
+    n_rows, n_folds : int
+        Rows that were judged, and in how many folds.
+    is_drawn : bool
+        Whether the rows are part of those given.
+    is_finished : bool
+        Whether all fits reached their tolerance.
+    """
+
+    comparison: Comparison
+    curve: dict[str, Vector]
+    losses: Matrix
+    weight: Vector
+    n_rows: int
+    n_folds: int
+    is_drawn: bool
+    is_finished: bool
+
+
+def refit(facts: Facts) -> Refits | str:
+    """The models on folds; or why there are none, in a sentence."""
+    X, y, groups, weight, baseline = _rows(facts)
+    why_not = _too_few(facts, y)
+    if why_not:
+        return why_not
+    model = facts.model
+    target = model._encode(y)
+    fitted_by = weight * model._weight_of_labels(y)
+    codes = None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    costs, own = _costs(model, target)
+    found: list[tuple[Array, Matrix]] = []
+    began, finished = time.perf_counter(), True
+    splits = folds(target, facts.classifies, codes, _SEED)
+    for train, test in splits:
+        if found and time.perf_counter() - began > _BUDGET:
+            break
+        here, there = _prepared(facts, X, y, train, test)
+        subtracted = _subtracted(facts, baseline, here, target, fitted_by, codes, train)
+        if isinstance(subtracted, str):
+            return subtracted
+        common: dict[str, Any] = {
+            "loss": model.loss_,
+            "l2_regs": [facts.l2_reg],
+            "sample_weight": fitted_by[train],
+            "fit_intercept": model.fit_intercept,
+            "constraint": model.constraint,
+            "random_state": _SEED,
+            "n_threads": model._n_threads(),
+        }
+        with warnings.catch_warnings():  # a fit that ends early is said in the report
+            warnings.simplefilter("ignore")
+            mean = robust_path(
+                here, target[train], uncertainty=CVaR(1.0), shift_costs=[1.0],
+                time_limit=_OF_FOLD / 4, **common,
+            )  # fmt: skip
+            path = robust_path(
+                here, target[train], uncertainty=model.uncertainty_, divergence=model.divergence_,
+                shift_costs=costs, groups=None if codes is None else codes[train],
+                baseline=subtracted, time_limit=_OF_FOLD, **common,
+            )  # fmt: skip
+        results = [*mean.results, *path.results]
+        finished = finished and all(str(each.status) == "optimal" for each in results)
+        judged_by = [losses_on(each, there, target[test]) for each in (mean, path)]
+        found.append((test, np.vstack(judged_by)))
+    rows = np.concatenate([test for test, _ in found])
+    losses = np.hstack([each for _, each in found])
+    parts = np.concatenate([np.full(test.size, k) for k, (test, _) in enumerate(found)])
+    pair = losses[[0, 1 + own]]
+    labels = None if groups is None else groups[rows]
+    judged = Judged(
+        pair, weight[rows], np.zeros(rows.size), labels, parts, None, np.full(2, np.nan)
+    )
+    return Refits(
+        comparison=side_by_side([MEAN, OWN], MEAN, judged, _SEED),
+        curve=_curve(losses, np.array(costs), own, judged),
+        losses=pair,
+        weight=weight[rows],
+        n_rows=rows.size,
+        n_folds=len(found),
+        is_drawn=rows.size < facts.n_rows,
+        is_finished=finished,
+    )
+
+
+def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector, Vector | None]:
+    """The rows of weight, or so many of them; of a source, a sample of it."""
+    X = facts.X
+    if isinstance(X, Source):
+        sample = X._sample(MOST_ROWS, _SEED, labels=facts.classifies)
+        kept = sample.numbers
+        positive = facts.weight[kept] > 0
+        kept, X = kept[positive], sample.X[positive]
+    else:
+        kept = np.flatnonzero(facts.weight > 0)
+        if kept.size > MOST_ROWS:
+            drawn = np.random.default_rng(_SEED).choice(kept.size, MOST_ROWS, replace=False)
+            kept = kept[np.sort(drawn)]
+        X = X if kept.size == facts.y.shape[0] else _safe_indexing(X, kept)
+    groups = None if facts.groups is None else facts.groups[kept]
+    baseline = None if facts.baseline is None else facts.baseline[kept]
+    return X, facts.y[kept], groups, facts.weight[kept], baseline
+
+
+def _too_few(facts: Facts, y: Array) -> str:
+    """Why no model can be fitted on folds of the rows."""
+    if facts.is_mean_fit:
+        return "The model is a mean model itself, so there is no other one to compare it with."
+    if np.ndim(y) != 1:
+        return "The target has several columns, so no mean model was fitted for comparison."
+    if y.shape[0] < LEAST_ROWS:
+        return (
+            f"With {y.shape[0]} rows, of {LEAST_ROWS} that are needed, no mean model was fitted "
+            "for comparison."
+        )
+    if facts.classifies:
+        counts = {label: int((y == label).sum()) for label in facts.model.classes_.tolist()}
+        rare = min(counts, key=lambda label: counts[label])
+        if counts[rare] < 2:
+            return (
+                f"The class {rare!r} has fewer than 2 of these rows, so no mean model was fitted "
+                "for comparison."
+            )
+    return ""
+
+
+def _costs(model: Any, target: Array) -> tuple[list[float], int]:
+    """The shift costs of the curve, and the place of the model's own among them."""
+    own = float(model.shift_cost_)
+    if own > 0:
+        return [factor * own for factor in _FACTORS], _FACTORS.index(1.0)
+    size = float(np.mean(model.loss_.evaluate(target, _middle(model, target))[0])) or 1.0
+    return [size, 0.3 * size, 0.1 * size, 0.0], 3
+
+
+def _middle(model: Any, target: Array) -> Matrix:
+    """Predictions that say the same of all rows."""
+    outputs = max(1, np.atleast_2d(model.coef_).shape[0])
+    level = 0.0 if model.loss_.is_classification else float(np.mean(target))
+    return np.full((target.shape[0], outputs), level)
+
+
+def _prepared(facts: Facts, X: Any, y: Array, train: Array, test: Array) -> tuple[Any, Any]:
+    """Features of the training and of the other rows, as the model takes them."""
+    here, there = _safe_indexing(X, train), _safe_indexing(X, test)
+    if facts.steps is not None:
+        steps = clone(facts.steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            here, there = steps.fit_transform(here, y[train]), steps.transform(there)
+    columns = facts.model.group_columns
+    return _features(without_columns(here, columns)), _features(without_columns(there, columns))
+
+
+def _features(X: Any) -> Any:
+    return X if hasattr(X, "indptr") else np.ascontiguousarray(X, dtype=np.float64)
+
+
+def _subtracted(
+    facts: Facts,
+    baseline: Vector | None,
+    X: Any,
+    target: Array,
+    weight: Vector,
+    codes: Array | None,
+    train: Array,
+) -> Any:
+    """The baseline of the training rows; or why it is not known."""
+    model = facts.model
+    if getattr(model, "baseline_", None) is None:
+        return None
+    if baseline is not None and facts.origin == TRAINING:
+        return baseline[train]
+    chosen = getattr(model, "best_params_", None)
+    wanted = chosen["baseline"] if chosen else model.baseline or own_baseline(model.uncertainty)
+    if wanted is None or wanted == "given to fit":
+        return (
+            "The model was fitted with a baseline of its own, which is not known for these rows, "
+            "so no mean model was fitted for comparison."
+        )
+    return out_of_fold_losses(
+        wanted, X, target[train], model.loss_, weight=weight[train],
+        groups=None if codes is None else codes[train], seed=_SEED,
+    )  # fmt: skip
+
+
+def _curve(losses: Matrix, costs: Vector, own: int, judged: Judged) -> dict[str, Vector]:
+    """Mean loss, and that of the worst group or tenth, along the shift costs."""
+    p = judged.weight / judged.weight.sum()
+    if judged.groups is not None:
+        labels, codes = np.unique(judged.groups, return_inverse=True)
+        codes = codes.reshape(-1)
+        mass = np.bincount(codes, weights=p)
+        able = np.bincount(codes) >= min(10, np.bincount(codes).max())
+        worst = [
+            (np.bincount(codes, weights=p * row, minlength=labels.size) / mass)[able].max()
+            for row in losses
+        ]
+    else:
+        worst = [tail_mean(row, p, TAIL) for row in losses]
+    factor = costs / costs[own] if costs[own] > 0 else costs
+    return {
+        "factor": np.concatenate([[np.inf], factor]),
+        "mean_loss": losses @ p,
+        "worst": np.array(worst),
+    }
