@@ -16,6 +16,8 @@ from typing import Any
 LONGEST = 120
 # Lines of a table that a notebook shows.
 MOST_LINES = 20
+# Between thousands.
+_THIN = "\u202f"
 _RIGHT = ' style="text-align:right"'
 # What cannot be shown, or turns the direction of what comes after it.
 _UNSHOWN = re.compile(
@@ -42,13 +44,17 @@ def number(value: Any, digits: int = 4) -> str:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return text(value)
     if isinstance(value, numbers.Integral):
-        return f"{int(value):,}".replace(",", "\u202f")
+        return f"{int(value):,}".replace(",", _THIN).replace("-", "−")
     value = float(value)
     if math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{value:.{digits}g}".replace("-", "−")
+    if value and not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.{digits}g}".replace("-", "−")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+    shown = f"{value:,.{places}f}".replace(",", _THIN).replace("-", "−")
+    return shown.rstrip("0").rstrip(".") if places else shown
 
 
 def is_number(value: Any) -> bool:

@@ -132,7 +132,7 @@ class Judged:
 def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 0) -> Comparison:
     """The table of some models."""
     first, n = models.index(reference), judged.n_rows
-    metrics = _metrics(judged)
+    metrics = metrics_of(judged)
     values = metrics(judged.weight[None, :])[0]
     rng, draws = np.random.default_rng(seed), []
     for _ in range(0, _RESAMPLES, _CHUNK):
@@ -153,7 +153,7 @@ def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 
     return Comparison(list(models), reference, table, groups, worst, n, judged.losses)
 
 
-def _metrics(judged: Judged) -> Any:
+def metrics_of(judged: Judged) -> Any:
     """A function from weights (resamples x rows) to metrics (resamples x metrics x models)."""
     losses, excess = judged.losses, judged.losses - judged.baseline
     worst = {

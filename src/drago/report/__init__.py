@@ -86,7 +86,7 @@ def html_report(
     has_groups = facts.groups is not None
     parts: list[tuple[str, str, str]] = []
     refits: Refits | str = ""
-    spread = ""
+    curve = ""
     if audit is None:
         refits = refit(facts)
         verdict = [words.verdict(facts, refits)]
@@ -96,25 +96,25 @@ def html_report(
         inner = sections.changes(audit.comparison, plain=False, pick=audit.recommended)
         inner += _told(audit.notes) + sections.models(facts, "", own=True)
         parts.append(("models", "What was tried, and this model", inner))
-        spread = sections.audit_curve(audit.comparison, unit)
+        curve = sections.audit_curve(audit.comparison, unit)
     if has_groups:
         inner = sections.groups(facts, refits, rows)
         if audit is not None and audit.comparison.groups["group"]:
             inner += sections.audit_groups(audit.comparison, audit.recommended, unit, rows)
         parts.append(("groups", "Groups", inner))
     if isinstance(refits, Refits):
-        spread = sections.curve(facts, refits)
+        curve = sections.curve(facts, refits)
         names, losses, weight = [MEAN_MODEL, OWN], refits.losses, refits.weight
     else:
         there = facts.weight > 0
         names, losses, weight = ["this model"], facts.worst.losses[None, there], facts.weight[there]
-    spread += pictures.sorted_losses(names, losses, weight, unit, least)
-    spread += pictures.tail_risk(names, losses, weight, unit, least)
-    parts.append(("losses", "Losses", f'<div class="figures">{spread}</div>'))
+    if curve:
+        parts.append(("trade-off", "Trade-off", curve))
+    parts.append(("losses", "Losses", _spread(names, losses, weight, unit, least)))
     if facts.calibration is not None:
         classes = facts.model.classes_.tolist()
         inner = pictures.calibration(facts.calibration, len(classes) == 2, str(classes[-1]))
-        parts.append(("calibration", "Calibration", f'<div class="figures">{inner}</div>'))
+        parts.append(("calibration", "Calibration", sections.figures(inner)))
     parts.append(("weights", "Who carries the weight", sections.weights(facts, rows)))
     result = getattr(facts.model, "result_", None)
     parts.append(("certificate", "The certificate", _told(words.certificate(result))))
@@ -170,10 +170,8 @@ def audit_report(audit: Any, *, title: str | None = None, rows: bool = True) -> 
     names = list(dict.fromkeys([MEAN, ROBUST, audit.recommended]))
     losses = found.losses[[found.models.index(name) for name in names]]
     weight = np.ones(losses.shape[1])
-    spread = sections.audit_curve(found, unit)
-    spread += pictures.sorted_losses(names, losses, weight, unit, least)
-    spread += pictures.tail_risk(names, losses, weight, unit, least)
-    parts.append(("losses", "Losses", f'<div class="figures">{spread}</div>'))
+    parts.append(("trade-off", "Trade-off", sections.audit_curve(found, unit)))
+    parts.append(("losses", "Losses", _spread(names, losses, weight, unit, least)))
     if isinstance(last, DROEstimator):
         inner = _told(words.certificate(getattr(last, "result_", None)))
         parts.append(("certificate", "The certificate of the recommended model", inner))
@@ -192,6 +190,13 @@ _EXCESS = [
     "the worst group, and of the tenth of the rows where it is largest. Which group is the worst "
     "is looked up on other rows than those it is judged on."
 ]
+
+
+def _spread(names: list[str], losses: Any, weight: Any, unit: str, least: int) -> str:
+    return sections.figures(
+        pictures.sorted_losses(names, losses, weight, unit, least),
+        pictures.tail_risk(names, losses, weight, unit, least),
+    )
 
 
 def _verdict(lines: list[str]) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drago._html import text
+from drago._html import number, text
 
 Vector = npt.NDArray[np.float64]
 
 WIDTH = 460.0
 # Around the axes: for their names and ticks.
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 12.0, 44.0
+RIGHT, TOP, BOTTOM = 20.0, 12.0, 44.0
 # A character of the small print, across and down.
 _WIDE, _HIGH = 5.9, 12.0
 # Points of a curve, at most.
@@ -57,11 +57,9 @@ class Axis:
     def label(self, value: float) -> str:
         if self.as_share:
             return f"{100 * value:.6g}%"
-        if value == 0:
-            return "0"
-        if not 1e-3 <= abs(value) < 1e5:
+        if value and not 1e-3 <= abs(value) < 1e7:
             return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
-        return f"{value:.6g}".replace("-", "−")
+        return number(value, 6)
 
 
 def axis_for(values: Any, name: str, *, log: bool | None = None, room: float = 0.05) -> Axis:
@@ -118,11 +116,15 @@ class Chart:
     x: Axis
     y: Axis
     height: float = 300.0
-    left: float = LEFT
+    left: float = 0.0
     top: float = TOP
     names: Sequence[str] | None = None
     parts: list[str] = field(default_factory=list)
     taken: list[tuple[float, float, float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.left:  # room for the ticks and for the name of the axis
+            self.left = 30.0 + 6.3 * max((len(label) for _, label in self.y.ticks()), default=1)
 
     def across(self, values: Any) -> Vector:
         return self.left + self.x.place(values) * (WIDTH - self.left - RIGHT)

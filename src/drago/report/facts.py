@@ -75,6 +75,11 @@ class Facts:
         return is_classifier(self.model)
 
     @property
+    def has_groups(self) -> bool:
+        """Whether there are groups to compare."""
+        return len(self.worst.groups.get("group", ())) > 1
+
+    @property
     def n_rows(self) -> int:
         """Rows of positive weight."""
         return self.worst.n_samples

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,12 @@ import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
-from drago.advice.table import Comparison, Judged, side_by_side
+from drago.advice.table import METRICS, Comparison, Judged, metrics_of, side_by_side
 from drago.estimators.baseline import folds, out_of_fold_losses
 from drago.estimators.groups import without_columns
 from drago.estimators.path import losses_on, robust_path
 from drago.estimators.presets import own_baseline
-from drago.report.facts import TAIL, TRAINING, Facts
-from drago.scorers import tail_mean
+from drago.report.facts import TRAINING, Facts
 from drago.sources.source import Source
 from drago.terms.uncertainty import CVaR
 
@@ -129,7 +128,7 @@ def refit(facts: Facts) -> Refits | str:
     )
     return Refits(
         comparison=side_by_side([MEAN, OWN], MEAN, judged, _SEED),
-        curve=_curve(losses, np.array(costs), own, judged),
+        curve=_curve(losses, np.array(costs), own, judged, facts.has_groups),
         losses=pair,
         weight=weight[rows],
         n_rows=rows.size,
@@ -240,23 +239,15 @@ def _subtracted(
     )  # fmt: skip
 
 
-def _curve(losses: Matrix, costs: Vector, own: int, judged: Judged) -> dict[str, Vector]:
+def _curve(
+    losses: Matrix, costs: Vector, own: int, judged: Judged, has_groups: bool
+) -> dict[str, Vector]:
     """Mean loss, and that of the worst group or tenth, along the shift costs."""
-    p = judged.weight / judged.weight.sum()
-    if judged.groups is not None:
-        labels, codes = np.unique(judged.groups, return_inverse=True)
-        codes = codes.reshape(-1)
-        mass = np.bincount(codes, weights=p)
-        able = np.bincount(codes) >= min(10, np.bincount(codes).max())
-        worst = [
-            (np.bincount(codes, weights=p * row, minlength=labels.size) / mass)[able].max()
-            for row in losses
-        ]
-    else:
-        worst = [tail_mean(row, p, TAIL) for row in losses]
+    found = metrics_of(replace(judged, losses=losses))(judged.weight[None, :])[0]
+    worst = found[METRICS.index("worst_group_loss" if has_groups else "tail_excess")]
     factor = costs / costs[own] if costs[own] > 0 else costs
     return {
         "factor": np.concatenate([[np.inf], factor]),
-        "mean_loss": losses @ p,
-        "worst": np.array(worst),
+        "mean_loss": found[METRICS.index("mean_loss")],
+        "worst": worst,
     }

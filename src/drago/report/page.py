@@ -48,6 +48,7 @@ margin:1rem 0}
 .numbers div{background:var(--panel);border-radius:8px;padding:.7rem .9rem}
 .numbers dt{color:var(--soft);font-size:.86rem;line-height:1.3}
 .numbers dd{margin:.15rem 0 0;font-size:1.35rem;font-weight:600;font-variant-numeric:tabular-nums}
+.figures>div{min-width:0}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:24px;
 margin-top:1rem}
 figure{margin:0;min-width:0;border:1px solid var(--edge);border-radius:8px;padding:1rem;
@@ -66,7 +67,7 @@ caption{text-align:left;font-size:.9rem;padding-bottom:.4rem}
 th,td{padding:.34rem .8rem .34rem 0;text-align:left;vertical-align:top;
 border-bottom:1px solid var(--edge)}
 thead th{border-bottom:2px solid var(--edge);font-weight:600}
-tbody th{font-weight:500}
+tbody th{font-weight:500;min-width:6.5rem}
 td.n,th.n{text-align:right}
 td small{color:var(--soft);white-space:nowrap}
 tr.pick th,tr.pick td{background:var(--panel)}
@@ -86,6 +87,7 @@ padding-top:1rem}
 .rule{stroke:var(--soft);stroke-width:1;stroke-dasharray:4 4;fill:none}
 .grey{stroke:var(--soft);stroke-width:1.2}
 svg text{fill:var(--ink);font-size:11.5px;font-family:inherit}
+svg .name{paint-order:stroke;stroke:var(--ground);stroke-width:3px;stroke-linejoin:round}
 svg .tick{fill:var(--soft);font-size:11px}
 svg .axis{font-size:12px}
 @media (max-width:560px){header,main,footer{padding-left:14px;padding-right:14px}

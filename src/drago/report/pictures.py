@@ -121,51 +121,37 @@ def tail_risk(names: Sequence[str], losses: Any, weight: Vector, unit: str, leas
 
 
 def group_intervals(
-    labels: Sequence[str], lines: Sequence[tuple[str, Any, Any, Any]], unit: str, mean: float
+    labels: Sequence[str], loss: Vector, low: Vector, high: Vector, unit: str, mean: float
 ) -> str:
-    """The mean loss of each group with its interval, for one model or two.
-
-    Parameters
-    ----------
-    labels : list of str
-    lines : list of (name, loss, low, high)
-    unit : str
-    mean : float
-        Of all rows, as a line.
-    """
+    """The mean loss of each group with its interval, and that of all rows as a line."""
     count = len(labels)
-    every = np.concatenate([np.asarray(column, float) for line in lines for column in line[1:]])
-    every = np.append(every[np.isfinite(every)], mean)
-    x = axis_for(every, f"mean {unit}")
-    longest = max(len(label) for label in labels)
+    every = np.concatenate([loss, low, high, [mean]])
+    x = axis_for(every[np.isfinite(every)], f"mean {unit}")
     chart = Chart(
         x,
         Axis(count - 0.5, -0.5, ""),
         height=64.0 + 24.0 * count,
-        left=min(170.0, 16.0 + 6.2 * longest),
+        left=min(170.0, 18.0 + 6.4 * max(len(label) for label in labels)),
         names=labels,
     )
     chart.rule(x=mean)
-    for k, (_, loss, low, high) in enumerate(lines):
-        off = 0.0 if len(lines) == 1 else (-0.17, 0.17)[k]
-        for g in range(count):
-            if np.isfinite(low[g]):
-                chart.span((low[g], high[g]), (g + off, g + off), STYLES[k][0])
-            chart.point(float(loss[g]), g + off, STYLES[k][0], SHAPES[k])
-    worst = labels[int(np.nanargmax(np.asarray(lines[0][1], float)))]
+    for g in range(count):
+        if np.isfinite(low[g]):
+            chart.span((low[g], high[g]), (g, g), "c1")
+        chart.point(float(loss[g]), g, "c1")
     says = (
-        f"Mean loss of each group with its 95% interval; the dashed line is the mean of all rows. "
-        f"Worst off is {worst!r}."
+        "Mean loss of each group with its 95% interval; the dashed line is the mean of all rows. "
+        f"Worst off is {labels[int(np.argmax(loss))]!r}."
     )
     if x.is_log:
         says += " The axis is logarithmic."
-    return figure("group-picture", chart, "Groups", says)
+    return figure("group-picture", chart, "How the groups fare", says)
 
 
 def trade_off(
     names: Sequence[str], mean: Any, worst: Any, what: str, unit: str, joined: bool, says: str
-) -> str:
-    """Mean loss against that of the worst off, a point for each model."""
+) -> tuple[str, str]:
+    """Mean loss against that of the worst off, a point for each model; and these as a table."""
     mean, worst = np.asarray(mean, float), np.asarray(worst, float)
     kept = np.isfinite(mean) & np.isfinite(worst)
     names = [name for name, good in zip(names, kept) if good]
@@ -175,15 +161,15 @@ def trade_off(
     chart.rule(y=float(worst[0]))
     if joined:
         chart.line(mean, worst, "grey")
-    for k in range(mean.size):
+    for k in reversed(range(mean.size)):  # the first one on top
         colour = "c0" if k == 0 else "c1" if joined else f"c{1 + (k - 1) % 6}"
         chart.point(mean[k], worst[k], colour, SHAPES[min(k, 2)] if not joined else SHAPES[k > 0])
     for k, name in enumerate(names):
         chart.name(name, mean[k], worst[k])
     behind = table({"model": names, "mean loss": mean, what: worst}, "The points of the picture")
     return figure(
-        "trade-off", chart, "What the worst off gain, and what the mean pays", says, "", behind
-    )
+        "trade-off-picture", chart, "What the worst off gain, and what the mean pays", says
+    ), behind
 
 
 def calibration(bins: dict[str, Any], of_two: bool, label: str) -> str:

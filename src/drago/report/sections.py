@@ -34,6 +34,12 @@ def scrolled(inner: str, name: str) -> str:
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{text(name)}">{inner}</div>'
 
 
+def figures(*parts: str) -> str:
+    """Pictures, and what goes beside them, next to each other where there is room."""
+    inner = "".join(part if part.startswith("<figure") else f"<div>{part}</div>" for part in parts)
+    return f'<div class="figures">{inner}</div>'
+
+
 def key_numbers(facts: Facts) -> str:
     """The few figures that come first."""
     worst = facts.worst
@@ -109,6 +115,13 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
         if not refits.is_finished:
             parts.append(paragraph("Some of these fits ended before they reached their tolerance."))
         parts.append(changes(refits.comparison, plain=True))
+        if facts.groups is not None:
+            parts.append(
+                paragraph(
+                    "Which group is the worst is looked up on other rows than those it is judged "
+                    "on, so that chance does not pick it."
+                )
+            )
     if own:
         worst = facts.worst
         columns: dict[str, list[Any]] = {
@@ -137,19 +150,19 @@ def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
     if not shown.size:
         return paragraph(f"All groups have fewer than {LEAST} rows, and row data is left out.")
     labels = [str(label) for label in found["group"][shown].tolist()]
-    line = ("this model", found["loss"][shown], found["low"][shown], found["high"][shown])
-    parts.append('<div class="figures">')
+    loss, low, high = (found[name][shown] for name in ("loss", "low", "high"))
+    if facts.worst.losses.min() >= 0:  # and so are their means
+        low = np.maximum(low, 0.0)
+    unit = words.unit_of(facts.model)
     parts.append(
-        pictures.group_intervals(labels, [line], words.unit_of(facts.model), facts.worst.mean_loss)
+        figures(pictures.group_intervals(labels, loss, low, high, unit, facts.worst.mean_loss))
     )
-    parts.append("</div>")
     columns: dict[str, Any] = {
         "group": labels,
         "rows": found["rows"][shown],
-        "mean loss": found["loss"][shown],
+        "mean loss": loss,
         "95% interval": [
-            f"{number(a)} to {number(b)}" if np.isfinite(a) else "–"
-            for a, b in zip(found["low"][shown], found["high"][shown])
+            f"{number(a)} to {number(b)}" if np.isfinite(a) else "–" for a, b in zip(low, high)
         ],
         "share of rows": [f"{100 * mass:.3g}%" for mass in found["mass"][shown]],
         "share of worst-case weight": [f"{100 * one:.3g}%" for one in found["share"][shown]],
@@ -241,9 +254,10 @@ def curve(facts: Facts, refits: Refits) -> str:
         "one (more robust), on rows that they were not fitted on. To the left of and below the "
         "mean model is better for all."
     )
-    return pictures.trade_off(
+    picture, behind = pictures.trade_off(
         names, refits.curve["mean_loss"], refits.curve["worst"], f"loss of {whom}", unit, True, says
     )
+    return figures(picture, scrolled(behind, "Trade-off"))
 
 
 def audit_curve(found: Comparison, unit: str) -> str:
@@ -254,9 +268,10 @@ def audit_curve(found: Comparison, unit: str) -> str:
         "What was tried, on rows that it was not fitted on. To the left of and below the mean fit "
         "is better for all."
     )
-    return pictures.trade_off(
+    picture, behind = pictures.trade_off(
         found.models, found.table["mean_loss"], found.table[name], _METRICS[name], unit, False, says
     )
+    return figures(picture, scrolled(behind, "Trade-off"))
 
 
 def weights(facts: Facts, rows: bool) -> str:
@@ -277,17 +292,15 @@ def weights(facts: Facts, rows: bool) -> str:
                 "rows: the weights here are those of the plain losses."
             )
         )
-    parts.append('<div class="figures">')
-    parts.append(
-        pictures.weight_shares(worst.dual_weights, worst.nominal_weights, 0 if rows else LEAST)
+    picture = pictures.weight_shares(
+        worst.dual_weights, worst.nominal_weights, 0 if rows else LEAST
     )
-    parts.append("</div>")
     if rows:
         p, q = worst.nominal_weights, worst.dual_weights
         order = np.lexsort((-worst.losses, -q))[: min(10, int(np.count_nonzero(q)))]
         columns: dict[str, Any] = {
             "row": [str(label) for label in facts.index[order].tolist()],
-            "times its weight in a plain mean": q[order] / p[order],
+            "weight": q[order] / p[order],
             "loss": worst.losses[order],
         }
         if np.ndim(facts.y) == 1:
@@ -297,10 +310,15 @@ def weights(facts: Facts, rows: bool) -> str:
             ]
         if facts.groups is not None:
             columns["group"] = [str(label) for label in facts.groups[order].tolist()]
-        caption = "The rows with the largest worst-case weights, by their index"
-        parts.append(scrolled(table(columns, caption), "Rows with the largest weights"))
+        caption = (
+            "The rows with the largest worst-case weights, by their index; 1 is the weight in a "
+            "plain mean"
+        )
+        beside = scrolled(table(columns, caption), "Rows with the largest weights")
+        parts.append(figures(picture, beside))
     else:
         parts.append(paragraph("Rows are not named here: row data is left out of this report."))
+        parts.append(figures(picture))
     return "".join(parts)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from drago._html import number
 from drago.report.facts import HELD_OUT, TRAINING, Facts
 from drago.report.folds import MEAN, OWN, Refits
@@ -134,7 +132,7 @@ def verdict(facts: Facts, refits: Refits | str) -> str:
 
 def metric_of(facts: Facts) -> tuple[str, str]:
     """The column of a comparison that counts, and whom it is about."""
-    if facts.groups is not None and np.unique(facts.groups[facts.weight > 0]).size > 1:
+    if facts.has_groups:
         return "worst_group_loss", "the worst group"
     return "tail_excess", "the worst tenth of the rows"
 
@@ -147,7 +145,8 @@ def interval(low: float, high: float) -> str:
 def signed(value: float) -> str:
     if math.isnan(value):
         return "–"
-    return f"{value:+.3g}".replace("-", "−")
+    shown = number(value, 3)
+    return shown if value < 0 or shown == "0" else f"+{shown}"
 
 
 def relative(line: dict[str, float], base: dict[str, float]) -> str:
@@ -163,7 +162,7 @@ def relative(line: dict[str, float], base: dict[str, float]) -> str:
 
 def _served(facts: Facts) -> str:
     worst = facts.worst
-    if facts.groups is not None and len(worst.groups["group"]) > 1:
+    if facts.has_groups:
         label, loss = worst.groups["group"].tolist()[0], worst.groups["loss"][0]
         return (
             f"The model serves the group {str(label)!r} worst: a mean loss of {number(loss)}, "
