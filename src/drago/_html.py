@@ -86,7 +86,7 @@ def table(
     shown = lines if most is None else lines[:most]
     parts = ["<table>"]
     if caption:
-        parts.append(f"<caption>{text(caption, None)}</caption>")
+        parts.append(f"<caption><span>{text(caption, None)}</span></caption>")
     parts.append("<thead><tr>")
     for name, column in zip(called, values.values()):
         right = _RIGHT if column and all(is_number(value) for value in column) else ""
@@ -104,7 +104,7 @@ def pairs(facts: Mapping[str, Any], caption: str = "") -> str:
     """Names and values as a table of two columns."""
     parts = ["<table>"]
     if caption:
-        parts.append(f"<caption>{text(caption, None)}</caption>")
+        parts.append(f"<caption><span>{text(caption, None)}</span></caption>")
     parts.append("<tbody>")
     parts += [
         f'<tr><th scope="row">{text(name)}</th>{_cell(value)}</tr>' for name, value in facts.items()

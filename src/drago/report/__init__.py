@@ -60,9 +60,8 @@ def html_report(
     Notes
     -----
     The mean model is fitted here: on four fifths of the rows (at most 20,000 of them, drawn), and
-    judged on the others, five times, as is a robust model with the settings of `model`. Where
-    losses are an excess over a baseline and the rows are those of the fit, the baseline is that of
-    the fit. Pictures are drawn as SVG with text, so matplotlib is not needed.
+    judged on the others, five times, as is a robust model with the settings of `model`; a baseline
+    is estimated anew on each four fifths. Pictures are drawn as SVG with text, so matplotlib is not needed.
 
     Examples
     --------

@@ -18,13 +18,13 @@ WIDTH = 460.0
 # Around the axes: for their names and ticks.
 RIGHT, TOP, BOTTOM = 20.0, 12.0, 44.0
 # A character of the small print, across and down.
-_WIDE, _HIGH = 5.9, 12.0
+_WIDE, _HIGH = 6.8, 13.0
 # Points of a curve, at most.
 MOST_POINTS = 300
 # How many times the middle a largest value is, from which on an axis is logarithmic.
 HEAVY = 50.0
 # Decades that such an axis spans at most, and the lines of a grid.
-_DECADES = 6.0
+_DECADES = 5.0
 _TICKS = 5
 
 

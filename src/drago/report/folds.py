@@ -21,9 +21,9 @@ from drago.estimators.baseline import folds, out_of_fold_losses
 from drago.estimators.groups import without_columns
 from drago.estimators.path import losses_on, robust_path
 from drago.estimators.presets import own_baseline
-from drago.report.facts import TRAINING, Facts
+from drago.report.facts import Facts
 from drago.sources.source import Source
-from drago.terms.uncertainty import CVaR
+from drago.terms.uncertainty import ESRM, Chi2Ball, CVaR, Extremile, KLBall
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -33,8 +33,15 @@ MEAN, OWN = "mean model", "robust model"
 # Rows that models are fitted on at most, and at least.
 MOST_ROWS = 20_000
 LEAST_ROWS = 20
-# Shift costs of the curve, relative to the model's own: the first ones are milder.
-_FACTORS = (10.0, 3.0, 1.0, 0.3, 0.1)
+# Levels of the curve, relative to the model's own: the first ones are milder.
+_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_FITTED = "as fitted"
+_LEVELS: tuple[tuple[Any, str], ...] = (
+    (ESRM, "risk_aversion"),
+    (Extremile, "n_draws"),
+    (Chi2Ball, "radius"),
+    (KLBall, "radius"),
+)
 # Seconds after which no fold is begun, and those for the models of one.
 _BUDGET, _OF_FOLD = 60.0, 8.0
 _SEED = 0
@@ -49,9 +56,11 @@ class Refits:
     comparison : Comparison
         The mean model and the one with the settings of the reported model. An excess is a loss
         here: "tail_excess" is the mean loss of the worst tenth.
-    curve : dict of arrays
-        Along the shift cost, from the mean model on: "factor" (infinite for the mean model),
-        "mean_loss", "worst" (of the worst group, or of the worst tenth of the rows).
+    curve : dict
+        From the mean model on to the most robust one: "model" (its name), "mean_loss", "worst" (of
+        the worst group, or of the worst tenth of the rows).
+    varied : str
+        By what the models of the curve differ.
     losses : array of shape (2, n)
         Of the mean model and of the other.
     weight : array of shape (n,)
@@ -64,7 +73,8 @@ class Refits:
     """
 
     comparison: Comparison
-    curve: dict[str, Vector]
+    curve: dict[str, Any]
+    varied: str
     losses: Matrix
     weight: Vector
     n_rows: int
@@ -75,7 +85,7 @@ class Refits:
 
 def refit(facts: Facts) -> Refits | str:
     """The models on folds; or why there are none, in a sentence."""
-    X, y, groups, weight, baseline = _rows(facts)
+    X, y, groups, weight = _rows(facts)
     why_not = _too_few(facts, y)
     if why_not:
         return why_not
@@ -83,7 +93,8 @@ def refit(facts: Facts) -> Refits | str:
     target = model._encode(y)
     fitted_by = weight * model._weight_of_labels(y)
     codes = None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
-    costs, own = _costs(model, target)
+    varied, wanted = levels_of(model)
+    own = [name for name, _, _ in wanted].index(_FITTED)
     found: list[tuple[Array, Matrix]] = []
     began, finished = time.perf_counter(), True
     splits = folds(target, facts.classifies, codes, _SEED)
@@ -91,7 +102,7 @@ def refit(facts: Facts) -> Refits | str:
         if found and time.perf_counter() - began > _BUDGET:
             break
         here, there = _prepared(facts, X, y, train, test)
-        subtracted = _subtracted(facts, baseline, here, target, fitted_by, codes, train)
+        subtracted = _subtracted(facts, here, target, fitted_by, codes, train)
         if isinstance(subtracted, str):
             return subtracted
         common: dict[str, Any] = {
@@ -109,14 +120,17 @@ def refit(facts: Facts) -> Refits | str:
                 here, target[train], uncertainty=CVaR(1.0), shift_costs=[1.0],
                 time_limit=_OF_FOLD / 4, **common,
             )  # fmt: skip
-            path = robust_path(
-                here, target[train], uncertainty=model.uncertainty_, divergence=model.divergence_,
-                shift_costs=costs, groups=None if codes is None else codes[train],
-                baseline=subtracted, time_limit=_OF_FOLD, **common,
-            )  # fmt: skip
-        results = [*mean.results, *path.results]
+            paths = [
+                robust_path(
+                    here, target[train], uncertainty=level, divergence=model.divergence_,
+                    shift_costs=[cost], groups=None if codes is None else codes[train],
+                    baseline=subtracted, time_limit=_OF_FOLD / len(wanted), **common,
+                )
+                for _, level, cost in wanted
+            ]  # fmt: skip
+        results = [path.results[0] for path in (mean, *paths)]
         finished = finished and all(str(each.status) == "optimal" for each in results)
-        judged_by = [losses_on(each, there, target[test]) for each in (mean, path)]
+        judged_by = [losses_on(each, there, target[test]) for each in (mean, *paths)]
         found.append((test, np.vstack(judged_by)))
     rows = np.concatenate([test for test, _ in found])
     losses = np.hstack([each for _, each in found])
@@ -128,7 +142,8 @@ def refit(facts: Facts) -> Refits | str:
     )
     return Refits(
         comparison=side_by_side([MEAN, OWN], MEAN, judged, _SEED),
-        curve=_curve(losses, np.array(costs), own, judged, facts.has_groups),
+        curve=_curve([name for name, _, _ in wanted], losses, judged, facts.has_groups),
+        varied=varied,
         losses=pair,
         weight=weight[rows],
         n_rows=rows.size,
@@ -138,7 +153,7 @@ def refit(facts: Facts) -> Refits | str:
     )
 
 
-def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector, Vector | None]:
+def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector]:
     """The rows of weight, or so many of them; of a source, a sample of it."""
     X = facts.X
     if isinstance(X, Source):
@@ -153,8 +168,7 @@ def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector, Vector | None
             kept = kept[np.sort(drawn)]
         X = X if kept.size == facts.y.shape[0] else _safe_indexing(X, kept)
     groups = None if facts.groups is None else facts.groups[kept]
-    baseline = None if facts.baseline is None else facts.baseline[kept]
-    return X, facts.y[kept], groups, facts.weight[kept], baseline
+    return X, facts.y[kept], groups, facts.weight[kept]
 
 
 def _too_few(facts: Facts, y: Array) -> str:
@@ -179,20 +193,37 @@ def _too_few(facts: Facts, y: Array) -> str:
     return ""
 
 
-def _costs(model: Any, target: Array) -> tuple[list[float], int]:
-    """The shift costs of the curve, and the place of the model's own among them."""
-    own = float(model.shift_cost_)
-    if own > 0:
-        return [factor * own for factor in _FACTORS], _FACTORS.index(1.0)
-    size = float(np.mean(model.loss_.evaluate(target, _middle(model, target))[0])) or 1.0
-    return [size, 0.3 * size, 0.1 * size, 0.0], 3
+def levels_of(model: Any) -> tuple[str, list[tuple[str, Any, float]]]:
+    """What to vary for a curve, and the models along it: a name, the set and the shift cost.
 
-
-def _middle(model: Any, target: Array) -> Matrix:
-    """Predictions that say the same of all rows."""
-    outputs = max(1, np.atleast_2d(model.coef_).shape[0])
-    level = 0.0 if model.loss_.is_classification else float(np.mean(target))
-    return np.full((target.shape[0], outputs), level)
+    The level of the set itself where it has one, because the shift cost moves some sets hardly at
+    all; else the shift cost.
+    """
+    level, cost = model.uncertainty_, float(model.shift_cost_)
+    if not level.needs_groups:
+        if isinstance(level, CVaR):
+            tail = float(level.tail_fraction)
+            tails = [tail**0.25, tail**0.5, tail, tail**1.5]
+            return "tail", [
+                (_FITTED if t == tail else f"worst {100 * t:.2g}%", CVaR(t), cost) for t in tails
+            ]
+        for kind, name in _LEVELS:
+            if isinstance(level, kind):
+                least = 1.0 if kind is Extremile else 0.0
+                above = float(getattr(level, name)) - least
+                if above > 0:
+                    words = name.replace("_", " ")
+                    return words, [
+                        (_FITTED if f == 1 else f"{words} × {f:g}", kind(least + f * above), cost)
+                        for f in _FACTORS
+                    ]
+    if cost > 0:
+        return "shift cost", [
+            (_FITTED if f == 1 else f"cost × {1 / f:.1g}", level, cost / f) for f in _FACTORS
+        ]
+    size = float(getattr(getattr(model, "result_", None), "primal", 1.0)) or 1.0
+    costs = [abs(size), 0.3 * abs(size), 0.1 * abs(size)]
+    return "shift cost", [*((f"cost {c:.2g}", level, c) for c in costs), (_FITTED, level, 0.0)]
 
 
 def _prepared(facts: Facts, X: Any, y: Array, train: Array, test: Array) -> tuple[Any, Any]:
@@ -213,7 +244,6 @@ def _features(X: Any) -> Any:
 
 def _subtracted(
     facts: Facts,
-    baseline: Vector | None,
     X: Any,
     target: Array,
     weight: Vector,
@@ -224,8 +254,7 @@ def _subtracted(
     model = facts.model
     if getattr(model, "baseline_", None) is None:
         return None
-    if baseline is not None and facts.origin == TRAINING:
-        return baseline[train]
+    # Never that of the fit: it was estimated with the rows on which these models are judged.
     chosen = getattr(model, "best_params_", None)
     wanted = chosen["baseline"] if chosen else model.baseline or own_baseline(model.uncertainty)
     if wanted is None or wanted == "given to fit":
@@ -239,15 +268,12 @@ def _subtracted(
     )  # fmt: skip
 
 
-def _curve(
-    losses: Matrix, costs: Vector, own: int, judged: Judged, has_groups: bool
-) -> dict[str, Vector]:
-    """Mean loss, and that of the worst group or tenth, along the shift costs."""
+def _curve(names: list[str], losses: Matrix, judged: Judged, has_groups: bool) -> dict[str, Any]:
+    """Mean loss, and that of the worst group or tenth, along the levels."""
     found = metrics_of(replace(judged, losses=losses))(judged.weight[None, :])[0]
-    worst = found[METRICS.index("worst_group_loss" if has_groups else "tail_excess")]
-    factor = costs / costs[own] if costs[own] > 0 else costs
+    worst = "worst_group_loss" if has_groups else "tail_excess"
     return {
-        "factor": np.concatenate([[np.inf], factor]),
+        "model": [MEAN, *names],
         "mean_loss": found[METRICS.index("mean_loss")],
-        "worst": worst,
+        "worst": found[METRICS.index(worst)],
     }

@@ -63,14 +63,14 @@ summary{cursor:pointer;color:var(--link)}
 .scroll{overflow-x:auto;margin:.8rem 0}
 .scroll:focus-visible{outline:2px solid var(--link);outline-offset:2px}
 table{border-collapse:collapse;font-size:.94rem;font-variant-numeric:tabular-nums}
+caption span{display:inline-block;max-width:min(64ch,calc(100vw - 56px))}
 caption{text-align:left;font-size:.9rem;padding-bottom:.4rem}
 th,td{padding:.34rem .8rem .34rem 0;text-align:left;vertical-align:top;
 border-bottom:1px solid var(--edge)}
 thead th{border-bottom:2px solid var(--edge);font-weight:600}
-tbody th{font-weight:500;min-width:6.5rem}
-td.n,th.n{text-align:right}
-td small{color:var(--soft);white-space:nowrap}
-tr.pick th,tr.pick td{background:var(--panel)}
+tbody th{font-weight:500;min-width:7rem}
+td{white-space:nowrap}
+td small{color:var(--soft)}
 pre{background:var(--panel);border-radius:8px;padding:.9rem 1rem;overflow-x:auto;font-size:.86rem;
 line-height:1.45}
 code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}

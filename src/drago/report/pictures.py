@@ -17,6 +17,8 @@ Vector = npt.NDArray[np.float64]
 # Lines that differ by colour and by dash.
 STYLES = (("c0", ""), ("c1", "7 3"), ("c2", "2 3"), ("c3", "9 3 2 3"))
 SHAPES = ("round", "square", "diamond")
+# Units of a picture at which two points are one.
+_NEAR = 7.0
 _MOST_BINS = 100
 _LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -164,28 +166,41 @@ def trade_off(
     for k in reversed(range(mean.size)):  # the first one on top
         colour = "c0" if k == 0 else "c1" if joined else f"c{1 + (k - 1) % 6}"
         chart.point(mean[k], worst[k], colour, SHAPES[min(k, 2)] if not joined else SHAPES[k > 0])
-    for k, name in enumerate(names):
-        chart.name(name, mean[k], worst[k])
+    for words, k in _together(names, chart.across(mean), chart.down(worst)):
+        chart.name(words, float(mean[k]), float(worst[k]))
     behind = table({"model": names, "mean loss": mean, what: worst}, "The points of the picture")
     return figure(
         "trade-off-picture", chart, "What the worst off gain, and what the mean pays", says
     ), behind
 
 
+def _together(names: Sequence[str], x: Vector, y: Vector) -> list[tuple[str, int]]:
+    """Names of points that lie on one another are joined: a name, and the number of its point."""
+    found: list[tuple[list[str], int]] = []
+    for k, name in enumerate(names):
+        near = [one for one in found if abs(x[one[1]] - x[k]) + abs(y[one[1]] - y[k]) < _NEAR]
+        if near:
+            near[0][0].append(name)
+        else:
+            found.append(([name], k))
+    return [(", ".join(words), k) for words, k in found]
+
+
 def calibration(bins: dict[str, Any], of_two: bool, label: str) -> str:
     """Predicted probabilities against frequencies."""
-    what = f"probability of {label!r}" if of_two else "probability of the predicted class"
-    name = what if len(what) < 45 else "predicted probability"
-    chart = Chart(Axis(0.0, 1.0, f"predicted {name}"), Axis(0.0, 1.0, "observed share"))
+    name = f"predicted probability of {label!r}" if of_two and len(label) < 20 else "probability"
+    chart = Chart(Axis(0.0, 1.0, name), Axis(0.0, 1.0, "observed share"))
     chart.line([0.0, 1.0], [0.0, 1.0], "grey", dash="4 4")
     for k in range(bins["rows"].size):
         x = float(bins["predicted"][k])
         chart.span((x, x), (bins["low"][k], bins["high"][k]), "c1")
         chart.point(x, float(bins["observed"][k]), "c1")
     away = float(np.abs(bins["predicted"] - bins["observed"]) @ bins["rows"] / bins["rows"].sum())
+    whom = f"the class {label!r}" if of_two else "the class that it predicts"
     says = (
-        f"Of rows with a predicted {what} of 30%, 30% should turn out so: the points should lie on "
-        f"the line. They are {number(away, 2)} away from it on average. Strokes are 95% intervals."
+        f"Where the model gives {whom} a probability of 30%, that should be true of 30% of the "
+        f"rows: the points should lie on the line. They are {number(away, 2)} away from it on "
+        "average. Strokes are 95% intervals."
     )
     columns = {
         "predicted": bins["predicted"], "observed": bins["observed"], "low": bins["low"],

@@ -15,7 +15,7 @@ from drago._version import __version__
 from drago.advice.table import Comparison
 from drago.report import pictures, words
 from drago.report.facts import LEAST, TAIL, Facts, calibration_error
-from drago.report.folds import MEAN, OWN, Refits
+from drago.report.folds import OWN, Refits
 
 # Groups that are shown, the worst-off ones.
 _MOST_GROUPS = 20
@@ -85,8 +85,9 @@ def changes(found: Comparison, *, plain: bool, pick: str = "") -> str:
         for k in range(len(found.models)):
             cell = number(found.table[name][k])
             if k != first:
-                ends = (float(found.table[f"{name}_{end}"][k]) for end in ("low", "high"))
-                cell += f"<br><small>{words.interval(*ends)}</small>"
+                low, high = (float(found.table[f"{name}_{end}"][k]) for end in ("low", "high"))
+                size = float(found.table[name][first])
+                cell += f"<br><small>{words.interval(low, high, size)}</small>"
             cells.append(Safe(cell))
         columns[called] = cells
     if np.isfinite(found.table["calibration"]).any():
@@ -182,17 +183,16 @@ def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
 
 def _changes_of_groups(found: Comparison, labels: Sequence[str]) -> dict[str, list[str]]:
     """What the robust model changes for each group, on rows that were not fitted on."""
+    names = ("group", "model", "loss", "change", "low", "high")
     lines = {
-        (str(label), model): (change, low, high)
-        for label, model, change, low, high in zip(
-            *(found.groups[name] for name in ("group", "model", "change", "low", "high"))
-        )
+        str(label): (loss, change, low, high)
+        for label, model, loss, change, low, high in zip(*(found.groups[name] for name in names))
+        if model == OWN
     }
     cells = []
     for label in labels:
-        change, low, high = lines.get((label, OWN), (np.nan,) * 3)
-        known = np.isfinite(change)
-        cells.append(f"{words.signed(change)} {words.interval(low, high)}" if known else "–")
+        loss, change, low, high = lines.get(label, (np.nan,) * 4)
+        cells.append(f"{words.signed(change, loss)} {words.interval(low, high, loss)}")
     return {"change by robustness": cells}
 
 
@@ -218,8 +218,8 @@ def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
         for g in shown:
             cell = number(loss[g, k])
             if k != first:
-                ends = (found.groups[end][g * count + k] for end in ("low", "high"))
-                cell += f"<br><small>{words.interval(*ends)}</small>"
+                low, high = (found.groups[end][g * count + k] for end in ("low", "high"))
+                cell += f"<br><small>{words.interval(low, high, loss[g, first])}</small>"
             cells.append(Safe(cell))
         columns[called] = cells
     caption = (
@@ -238,25 +238,16 @@ def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
 
 def curve(facts: Facts, refits: Refits) -> str:
     """More and less robustness than the model's."""
-    factors = refits.curve["factor"]
-    names = [MEAN]
-    for factor in factors[1:]:
-        if factor == 1.0 or (not facts.model.shift_cost_ and factor == 0):
-            names.append("as fitted")
-        elif facts.model.shift_cost_:
-            names.append(f"cost × {factor:g}")
-        else:
-            names.append(f"cost {factor:.2g}")
     _, whom = words.metric_of(facts)
-    unit = words.unit_of(facts.model)
     says = (
-        "Models with the settings of this one, but with a larger shift cost (milder) or a smaller "
-        "one (more robust), on rows that they were not fitted on. To the left of and below the "
-        "mean model is better for all."
+        f"Models with the settings of this one, but with another {refits.varied}, on rows that "
+        "they were not fitted on. To the left of and below the mean model is better for all."
     )
+    found = refits.curve
     picture, behind = pictures.trade_off(
-        names, refits.curve["mean_loss"], refits.curve["worst"], f"loss of {whom}", unit, True, says
-    )
+        found["model"], found["mean_loss"], found["worst"], f"loss of {whom}",
+        words.unit_of(facts.model), True, says,
+    )  # fmt: skip
     return figures(picture, scrolled(behind, "Trade-off"))
 
 

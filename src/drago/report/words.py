@@ -108,7 +108,7 @@ def verdict(facts: Facts, refits: Refits | str) -> str:
     name, whom = metric_of(facts)
     base, own = (refits.comparison.line(model) for model in (MEAN, OWN))
     low, high = own[f"{name}_low"], own[f"{name}_high"]
-    ends = f"95% interval of the change {interval(low, high)}"
+    ends = f"95% interval of the change {interval(low, high, base[name])}"
     change = f"from {number(base[name])} to {number(own[name])} ({ends})"
     price = f"The mean loss changes by {relative(own, base)}"
     if low == high == 0.0:
@@ -137,27 +137,28 @@ def metric_of(facts: Facts) -> tuple[str, str]:
     return "tail_excess", "the worst tenth of the rows"
 
 
-def interval(low: float, high: float) -> str:
+def interval(low: float, high: float, size: float) -> str:
     """Two signed ends."""
-    return f"[{signed(low)}, {signed(high)}]"
+    return f"[{signed(low, size)}, {signed(high, size)}]"
 
 
-def signed(value: float) -> str:
-    if math.isnan(value):
+def signed(value: float, size: float) -> str:
+    """A change, to the digit to which a value of that size is shown."""
+    if not (math.isfinite(value) and math.isfinite(size)):
         return "–"
-    shown = number(value, 3)
-    return shown if value < 0 or shown == "0" else f"+{shown}"
+    places = 3 - math.floor(math.log10(abs(size))) if size else 3
+    rounded = round(value, places)
+    return "0" if rounded == 0 else ("+" if rounded > 0 else "") + number(rounded, 4)
 
 
 def relative(line: dict[str, float], base: dict[str, float]) -> str:
     """The change of the mean loss in percent of the mean model's."""
     size = base["mean_loss"]
     if not size > 0:
-        return signed(line["mean_loss_change"])
-    change, low, high = (
-        100.0 * line[f"mean_loss_{end}"] / size for end in ("change", "low", "high")
-    )
-    return f"{change:+.1f}% [{low:+.1f}, {high:+.1f}]".replace("-", "−")
+        return signed(line["mean_loss_change"], size)
+    ends = [100.0 * line[f"mean_loss_{end}"] / size for end in ("change", "low", "high")]
+    change, low, high = (f"{round(end, 1) + 0.0:+.1f}" for end in ends)
+    return f"{change}% [{low}, {high}]".replace("-", "−")
 
 
 def _served(facts: Facts) -> str:
