@@ -61,7 +61,8 @@ def html_report(
     -----
     The mean model is fitted here: on four fifths of the rows (at most 20,000 of them, drawn), and
     judged on the others, five times, as is a robust model with the settings of `model`; a baseline
-    is estimated anew on each four fifths. Pictures are drawn as SVG with text, so matplotlib is not needed.
+    is estimated anew on each four fifths. Pictures are drawn as SVG with text, so matplotlib is not
+    needed.
 
     Examples
     --------

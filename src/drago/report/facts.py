@@ -13,6 +13,7 @@ from sklearn.base import is_classifier
 from drago._validation import check_sample_weight, is_missing
 from drago.estimators.groups import as_labels, given_names, labels_from
 from drago.estimators.report import WorstCaseReport, half_width
+from drago.estimators.sources import require_alone
 from drago.plotting._models import inside, unwrap
 from drago.sources.source import Source
 
@@ -25,7 +26,7 @@ LEAST = 10
 TAIL = 0.1
 _BINS = 10
 # Relative distance of two objectives that are of the same rows, for coefficients of 64 and 32 bits.
-_SAME, _SAME_32 = 1e-6, 1e-3
+_SAME, _SAME_32 = 1e-6, 2e-5
 
 TRAINING, HELD_OUT, UNCLEAR = "training", "held out", "unclear"
 
@@ -100,6 +101,12 @@ def read(model: Any, X: Any, y: Any, groups: Any, sample_weight: Any) -> Facts:
     inner = unwrap(model)
     steps = None
     if isinstance(X, Source):
+        if inner is not model and steps_of(model) is not None:
+            raise TypeError(
+                f"a pipeline takes no source, but {X!r} was given; give the frame that the "
+                "pipeline was fitted on, or one like it."
+            )
+        require_alone(X, y=y, groups=groups, sample_weight=sample_weight)
         _, y, groups, sample_weight, baseline = inner._gather(X)
         seen = X
     else:
@@ -165,6 +172,11 @@ def named_groups(groups: Any) -> Array:
     if kind == "O" or (kind in "fMm" and bool((labels != labels).any())):
         return np.array([MISSING if is_missing(one) else str(one) for one in labels.tolist()])
     return labels
+
+
+def label_of(group: Any) -> str:
+    """A group's label as text."""
+    return f"{group:.6g}" if isinstance(group, float) else str(group)
 
 
 def _origin(model: Any, worst: WorstCaseReport, baseline: Any) -> str:

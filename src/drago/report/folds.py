@@ -30,6 +30,8 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 MEAN, OWN = "mean model", "robust model"
+# Groups that are compared; smaller ones count as one.
+_MOST_GROUPS, SMALLER = 100, "(smaller groups)"
 # Rows that models are fitted on at most, and at least.
 MOST_ROWS = 20_000
 LEAST_ROWS = 20
@@ -167,8 +169,18 @@ def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector]:
             drawn = np.random.default_rng(_SEED).choice(kept.size, MOST_ROWS, replace=False)
             kept = kept[np.sort(drawn)]
         X = X if kept.size == facts.y.shape[0] else _safe_indexing(X, kept)
-    groups = None if facts.groups is None else facts.groups[kept]
+    groups = None if facts.groups is None else _largest(facts.groups[kept])
     return X, facts.y[kept], groups, facts.weight[kept]
+
+
+def _largest(groups: Array) -> Array:
+    """The labels of the largest groups; the others are one, as intervals of so many take long."""
+    labels, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    if labels.size <= _MOST_GROUPS:
+        return groups
+    kept = np.zeros(labels.size, dtype=bool)
+    kept[np.argsort(-counts, kind="stable")[: _MOST_GROUPS - 1]] = True
+    return np.where(kept[codes.reshape(-1)], groups.astype(str), SMALLER)
 
 
 def _too_few(facts: Facts, y: Array) -> str:

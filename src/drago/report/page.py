@@ -30,7 +30,8 @@ body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.55 system-ui
 "Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;-webkit-text-size-adjust:100%}
 header,main,footer{max-width:1120px;margin:0 auto;padding:0 20px}
 header{padding-top:36px}
-h1{font-size:1.9rem;line-height:1.2;margin:0 0 .4rem;overflow-wrap:anywhere}
+h1{font-size:1.9rem;line-height:1.2;margin:0 0 .4rem}
+h1,h3,p,li,.legend{overflow-wrap:anywhere}
 h2{font-size:1.35rem;margin:2.6rem 0 .6rem;line-height:1.25}
 h3{font-size:1.02rem;margin:0 0 .2rem}
 p{margin:.5rem 0;max-width:75ch}

@@ -14,7 +14,7 @@ from drago._html import Safe, number, paragraph, table, text
 from drago._version import __version__
 from drago.advice.table import Comparison
 from drago.report import pictures, words
-from drago.report.facts import LEAST, TAIL, Facts, calibration_error
+from drago.report.facts import LEAST, TAIL, Facts, calibration_error, label_of
 from drago.report.folds import OWN, Refits
 
 # Groups that are shown, the worst-off ones.
@@ -120,7 +120,8 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
             parts.append(
                 paragraph(
                     "Which group is the worst is looked up on other rows than those it is judged "
-                    "on, so that chance does not pick it."
+                    "on, so that chance does not pick it. Of many groups, the 99 largest are "
+                    "compared, and the others as one."
                 )
             )
     if own:
@@ -150,7 +151,7 @@ def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
     shown = kept[:_MOST_GROUPS]
     if not shown.size:
         return paragraph(f"All groups have fewer than {LEAST} rows, and row data is left out.")
-    labels = [str(label) for label in found["group"][shown].tolist()]
+    labels = [label_of(label) for label in found["group"][shown].tolist()]
     loss, low, high = (found[name][shown] for name in ("loss", "low", "high"))
     if facts.worst.losses.min() >= 0:  # and so are their means
         low = np.maximum(low, 0.0)
@@ -185,7 +186,7 @@ def _changes_of_groups(found: Comparison, labels: Sequence[str]) -> dict[str, li
     """What the robust model changes for each group, on rows that were not fitted on."""
     names = ("group", "model", "loss", "change", "low", "high")
     lines = {
-        str(label): (loss, change, low, high)
+        label_of(label): (loss, change, low, high)
         for label, model, loss, change, low, high in zip(*(found.groups[name] for name in names))
         if model == OWN
     }
@@ -209,7 +210,7 @@ def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
     if not shown:
         return paragraph(f"All groups have fewer than {LEAST} rows, and row data is left out.")
     columns: dict[str, list[Any]] = {
-        "group": [str(names[g]) for g in shown],
+        "group": [label_of(names[g]) for g in shown],
         "rows": [int(sizes[g]) for g in shown],
     }
     for k, model in enumerate(found.models):
@@ -300,7 +301,7 @@ def weights(facts: Facts, rows: bool) -> str:
                 for value in facts.y[order].tolist()
             ]
         if facts.groups is not None:
-            columns["group"] = [str(label) for label in facts.groups[order].tolist()]
+            columns["group"] = [label_of(label) for label in facts.groups[order].tolist()]
         caption = (
             "The rows with the largest worst-case weights, by their index; 1 is the weight in a "
             "plain mean"

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from drago._html import number
-from drago.report.facts import HELD_OUT, TRAINING, Facts
+from drago.report.facts import HELD_OUT, TRAINING, Facts, label_of
 from drago.report.folds import MEAN, OWN, Refits
 from drago.terms.uncertainty import ESRM, Chi2Ball, CVaR, Extremile, KLBall, Simplex
 
@@ -164,9 +164,9 @@ def relative(line: dict[str, float], base: dict[str, float]) -> str:
 def _served(facts: Facts) -> str:
     worst = facts.worst
     if facts.has_groups:
-        label, loss = worst.groups["group"].tolist()[0], worst.groups["loss"][0]
+        label, loss = label_of(worst.groups["group"].tolist()[0]), worst.groups["loss"][0]
         return (
-            f"The model serves the group {str(label)!r} worst: a mean loss of {number(loss)}, "
+            f"The model serves the group {label!r} worst: a mean loss of {number(loss)}, "
             f"{number(worst.mean_loss)} on all rows."
         )
     return (
