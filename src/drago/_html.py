@@ -9,7 +9,7 @@ import html
 import math
 import numbers
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 # Characters of a name that are shown.
@@ -111,6 +111,17 @@ def pairs(facts: Mapping[str, Any], caption: str = "") -> str:
     ]
     parts.append("</tbody></table>")
     return "".join(parts)
+
+
+def shows(names: str) -> Callable[[Any], str]:
+    """A method that shows some attributes of an object, by their names."""
+
+    def _repr_html_(self: Any) -> str:
+        return card(
+            type(self).__name__, pairs({name: getattr(self, name) for name in names.split()})
+        )
+
+    return _repr_html_
 
 
 def card(title: str, *parts: str) -> str:
