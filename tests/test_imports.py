@@ -138,6 +138,7 @@ LAYERS = [
         "_progress",
         "_threads",
         "_frames",
+        "_html",
         "kernels",
         "files",
     },
@@ -152,6 +153,7 @@ LAYERS = [
     {"estimators", "scorers"},
     {"advice"},
     {"plotting"},
+    {"report"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Files of models know what is in them.
@@ -166,7 +168,7 @@ ON_ARRAYS = ("oracles/rounds/",)
 MOST_LINES = 500
 # Top-level imports of other packages, and the modules that may have them.
 TOP_LEVEL = {
-    "sklearn": {"estimators", "scorers", "advice"},
+    "sklearn": {"estimators", "scorers", "advice", "report"},
     "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
     "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting"},

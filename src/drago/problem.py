@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._html import shows
 from drago._interrupts import interruptible
 from drago._validation import check_flag, check_number, numeric, shown
 from drago.intercept import best_intercept
@@ -179,6 +180,8 @@ class DROProblem:
             f"uncertainty={self.uncertainty!r}, divergence={self.divergence.name!r}, "
             f"shift_cost={self.nu:g}, l2_reg={self.mu:g})"
         )
+
+    _repr_html_ = shows("n_samples n_features loss uncertainty divergence shift_cost l2_reg")
 
     # ---------------------------------------------------------------- sizes and constants
 
