@@ -17,7 +17,7 @@ PEERS := .venv-peers
 # of the tests, or each run would compile them twice anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-all lint format bench bench-peers paper paper-quick paper-docs clean
+.PHONY: demo test test-slow test-all lint format docs bench bench-peers paper paper-quick paper-docs clean
 
 demo: $(STAMP)-core
 	$(BIN)/python examples/demo.py
@@ -38,6 +38,11 @@ lint: $(STAMP)-lint
 format: $(STAMP)-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site, in build/docs/html. It is built without the network, and a warning is an error.
+docs: $(STAMP)-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs/html
+	$(BIN)/python docs/_ext/links.py build/docs/html
 
 bench: $(STAMP)-core
 	$(BIN)/python benchmarks/bench_dual.py
@@ -80,6 +85,10 @@ $(STAMP)-test: $(SOURCES) constraints.txt | $(BIN)/python
 
 $(STAMP)-lint: $(SOURCES) | $(BIN)/python
 	$(PIP) --editable ".[lint]"
+	touch $@ $(STAMP)-core
+
+$(STAMP)-docs: $(SOURCES) constraints.txt | $(BIN)/python
+	$(PIP) --constraint constraints.txt --editable ".[docs]"
 	touch $@ $(STAMP)-core
 
 $(STAMP)-bench: $(SOURCES) | $(BIN)/python
