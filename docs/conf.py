@@ -54,6 +54,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,
     "show_signature": False,
     "plot_gallery": "True",
     "image_scrapers": ("matplotlib",),
@@ -87,6 +88,9 @@ html_theme_options = {
     "show_toc_level": 2,
 }
 html_context = {"default_mode": "auto"}
-html_sidebars = {"index": [], "start": [], "faq": [], "glossary": [], "peers": []}
+# Pages without others below them have no list of these.
+ALONE = "index start theory benchmarks paper peers faq glossary contributing changelog"
+html_sidebars = {name: [] for name in ALONE.split()}
+toc_object_entries_show_parents = "hide"
 
 doctest_global_setup = "import numpy as np\nimport drago"

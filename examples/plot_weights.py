@@ -24,7 +24,5 @@ data = load("diabetes", prepare="paper")
 figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
 for shift_cost in (0.02, 0.2):
     model = DRORegressor(CVaR(0.2), shift_cost=shift_cost).fit(data.X, data.y)
-    WeightsDisplay.from_estimator(
-        model, data.X, data.y, name=f"shift cost {shift_cost}", ax=ax
-    )
+    WeightsDisplay.from_estimator(model, data.X, data.y, name=f"shift cost {shift_cost}", ax=ax)
 plt.show()

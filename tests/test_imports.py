@@ -138,6 +138,7 @@ LAYERS = [
         "_progress",
         "_threads",
         "_frames",
+        "synthetic",
         "kernels",
         "files",
     },

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from markdown import blocks
 
 import drago
+from markdown import blocks
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -32,7 +32,16 @@ def test_its_code_is_ten_lines():
 def test_it_links_to_every_guide():
     linked = set(re.findall(r"\]\(docs/(\w+)\.md\)", TEXT))
     assert linked >= {"start", "choosing", "estimators", "certificate", "larger_than_memory"}
-    assert linked >= {"torch", "extending", "peers", "glossary", "faq", "theory", "benchmarks", "paper"}
+    assert linked >= {
+        "torch",
+        "extending",
+        "peers",
+        "glossary",
+        "faq",
+        "theory",
+        "benchmarks",
+        "paper",
+    }
 
 
 def test_what_it_says_of_its_code_is_so():
@@ -51,5 +60,7 @@ def test_what_it_says_of_its_code_is_so():
     )
     assert said, "the sentence below the code"
     order = [(0, "plain"), (0, "robust"), (1, "plain"), (1, "robust")]
-    assert [loss[key] for key in order] == pytest.approx([float(x) for x in said.groups()[:4]], abs=0.01)
+    assert [loss[key] for key in order] == pytest.approx(
+        [float(x) for x in said.groups()[:4]], abs=0.01
+    )
     assert found.table["mean_loss"] == pytest.approx([float(said[5])] * 2, abs=0.01)

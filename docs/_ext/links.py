@@ -30,7 +30,9 @@ class Page(HTMLParser):
 
 def broken(root: Path) -> list[str]:
     """Links without a target, and whatever a page would load from the network."""
-    pages = {path: Page(path.read_text()) for path in root.rglob("*.html")}
+    pages = {
+        path: Page(path.read_text()) for path in root.rglob("*.html") if "_static" not in path.parts
+    }
     found = []
     for path, page in pages.items():
         home = path.relative_to(root)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 ORDER = (
-    "plot_before_after", "plot_groups", "plot_tail_risk", "plot_sorted_losses", "plot_weights",
-    "plot_path", "plot_simplex", "plot_convergence",
+    "plot_before_after", "plot_groups", "plot_found_groups", "plot_tail_risk", "plot_path",
+    "plot_sorted_losses", "plot_weights", "plot_simplex", "plot_convergence",
 )  # fmt: skip
 
 
