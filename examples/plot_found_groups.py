@@ -17,6 +17,10 @@ model cannot see that; the search does.
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures
 
 import drago
 from drago.plotting import FoundGroupsDisplay
@@ -40,11 +44,6 @@ plt.show()
 # %%
 # What to do with it? Often the rules are worth more as features than as groups:
 # `drago.GroupFinder` makes them so in a pipeline.
-
-from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline, make_union
-from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures
 
 with_groups = make_pipeline(
     make_union(FunctionTransformer(), drago.GroupFinder(max_groups=5)),

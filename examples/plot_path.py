@@ -8,8 +8,8 @@ log loss, mean of 20 random halves.
 
 The path shows what a level costs and what it buys before one is chosen. Here levels down to 0.5 buy
 nothing. From there on the loss of the worst-hit tenth falls, and the mean loss rises faster: at a
-tail of 0.1 the worst tenth loses a third less, and the mean is almost twice what it was. Whether that
-is a good trade, only you can say.
+tail of 0.1 the worst tenth loses a third less, and the mean is almost twice what it was. Whether
+that is a good trade, only you can say.
 """
 
 import matplotlib.pyplot as plt

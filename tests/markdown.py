@@ -1,7 +1,7 @@
 """Code blocks of Markdown files.
 
-A block of ```` ```python ```` or ```` ```sh ```` is run as it stands, the Python blocks of a page one after another in one
-namespace. One that cannot be run has a comment with the reason in the line before it:
+A block of ```` ```python ```` or ```` ```sh ```` is run as it stands, the Python blocks of a page
+one after another in one namespace. One that cannot be run has a comment with the reason in the line before it:
 ``<!-- not run: it needs a cluster -->``; one that another test runs, ``<!-- run by tests/... -->``.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FENCE = re.compile(
-    r"^(?:<!-- (?P<said>.*?) -->\n)?^(?P<fence>```+|:::+)(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=fence)[ ]*$",
+    r"^(?:<!-- (?P<said>.*?) -->\n)?^(?P<fence>```+|:::+)(?P<language>[^\n]*)\n(?P<code>.*?)"
+    r"^(?P=fence)[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
 # What is shown and not run: output, and directives of the site.

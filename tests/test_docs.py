@@ -1,4 +1,4 @@
-"""The code of the README and of the docs runs as it stands, their links lead somewhere, and what they say is so."""
+"""The code of the docs runs as it stands, links lead somewhere, and what is said is so."""
 
 import ast
 import inspect

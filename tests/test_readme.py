@@ -54,8 +54,8 @@ def test_what_it_says_of_its_code_is_so():
     assert isinstance(found, drago.Comparison)
     loss = {(g, m): v for g, m, v in zip(*(found.groups[k] for k in ("group", "model", "loss")))}
     said = re.search(
-        r"malignant class falls from (\S+) to (\S+), that of the benign one rises from\s+(\S+) to (\S+), and the mean "
-        r"stays at (\S+)\. ",
+        r"malignant class falls from (\S+) to (\S+), that of the benign one rises from\s+(\S+) to "
+        r"(\S+), and the mean stays at (\S+)\. ",
         TEXT,
     )
     assert said, "the sentence below the code"

@@ -46,9 +46,8 @@ def broken(root: Path) -> list[str]:
                 target = target / "index.html"
             if not target.exists():
                 found.append(f"{home}: {link} is not there")
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].anchors:
-                    found.append(f"{home}: {link} has no such anchor")
+            elif target in pages and unquote(parts.fragment) not in pages[target].anchors | {""}:
+                found.append(f"{home}: {link} has no such anchor")
     return found
 
 

@@ -63,7 +63,7 @@ class Names(SphinxTransform):
     default_priority = 400
 
     def apply(self, **kwargs: Any) -> None:
-        if not self.env.doc2path(self.env.docname).suffix == ".md":
+        if self.env.doc2path(self.env.docname).suffix != ".md":
             return
         for code in list(self.document.findall(nodes.literal)):
             inside = code.parent
