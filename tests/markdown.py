@@ -1,8 +1,9 @@
 """Code blocks of Markdown files.
 
 A block of ```` ```python ```` or ```` ```sh ```` is run as it stands, the Python blocks of a page
-one after another in one namespace. One that cannot be run has a comment with the reason in the line before it:
-``<!-- not run: it needs a cluster -->``; one that another test runs, ``<!-- run by tests/... -->``.
+one after another in one namespace. One that cannot be run has a comment with the reason in the line
+before it: ``<!-- not run: it needs a cluster -->``; one that another test runs has
+``<!-- run by tests/... -->``.
 """
 
 from __future__ import annotations
