@@ -122,6 +122,6 @@ $(STAMP)-bench: $(SOURCES) | $(BIN)/python
 # is gigabytes (torch, torchvision, xgboost), of which its linear models use CVXPY alone.
 $(PEERS)/.stamp: $(SOURCES)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --no-compile --editable . "cvxpy>=1.5" clarabel
+	$(PEERS)/bin/python -m pip install --quiet --no-compile --editable . "cvxpy>=1.7" clarabel
 	$(PEERS)/bin/python -m pip install --quiet --no-compile --no-deps dro==0.4.3
 	touch $@
