@@ -139,6 +139,7 @@ LAYERS = [
         "_threads",
         "_frames",
         "_html",
+        "synthetic",
         "kernels",
         "files",
     },

@@ -27,7 +27,22 @@ _AT_ONCE = 1 << 30
 
 
 class SourceChangedError(OSError):
-    """A file of the source is gone, was changed or cannot be read any more."""
+    """A file of the source is gone, was changed or cannot be read any more.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np, drago
+    >>> path = os.path.join(tempfile.mkdtemp(), "X.npy")
+    >>> np.save(path, np.eye(3))
+    >>> source = drago.from_arrays(path, [1.0, 2.0, 6.0])
+    >>> os.remove(path)
+    >>> try:
+    ...     drago.DROProblem(source)
+    ... except drago.SourceChangedError as error:
+    ...     print("gone")
+    gone
+    """
 
 
 def checksum(array: Array, start: int = 0) -> int:
