@@ -21,10 +21,6 @@ from drago.terms.uncertainty.base import UncertaintySet
 
 Array = npt.NDArray[Any]
 
-# Over several ranks: candidates a round for the least weight of a selection, how many rounds, and
-# how near the next two of them may be for the greater one to do.
-_WAYS, _ROUNDS, _SHORT = 32, 12, 1e-3
-
 
 def to_host(values: Tensor) -> Array:
     """A small tensor as a NumPy array."""
@@ -241,38 +237,32 @@ class TensorVectors(RowStore):
 
     def heaviest(self, weight: Tensor, size: int) -> Chosen:
         about_equal = torch.nonzero(weight > 0.5 * self.top(weight))[:, 0]
-        here = int(about_equal.shape[0])
-        count = self._on_all_ranks(here)
+        all_ranks = self.ranks.anew(int(about_equal.shape[0]))
+        count = all_ranks.n_samples
         if count > size:
-            few = size * here // count
-            spaced = torch.arange(few, device=weight.device) * here // max(few, 1)
+            spaced = torch.arange(size, device=weight.device) * count // size - all_ranks.start
+            if not all_ranks.is_alone:
+                spaced = spaced[(spaced >= 0) & (spaced < about_equal.shape[0])]
             return Chosen(about_equal[spaced])
-        index = torch.nonzero(weight > self._least_of(weight, size))[:, 0]
-        if self.ranks.is_alone and index.shape[0] > size:
-            index = index[weight[index].topk(size, sorted=False).indices].sort().values
+        index = torch.nonzero(weight > 0)[:, 0]
+        if self._on_all_ranks(int(index.shape[0])) > size:
+            index = index[self._greatest_of(weight[index], size)]
         return Chosen(index)
 
-    def _least_of(self, weight: Tensor, size: int) -> float:
-        """A weight that at most so many rows of all ranks exceed, and almost so many where more do.
-
-        On one rank it is 0: there a sort decides.
-        """
-        if self.ranks.is_alone or self.count(weight) <= size:
-            return 0.0
-        # No rank has more than these among the heaviest of all.
-        most = min(size + 1, self.n_here)
-        ordered = weight.topk(most).values.flip(0)
-        shares = torch.arange(1, _WAYS + 1, device=weight.device).to(weight) / _WAYS
-        low, high = 0.0, float(self.top(weight))
-        for _ in range(_ROUNDS):
-            tried = low + (high - low) * shares
-            above = most - torch.searchsorted(ordered, tried, right=True)
-            few = (self.ranks.sum(above.to(weight)) <= size).tolist()
-            k = few.index(True) if True in few else _WAYS - 1
-            low, high = float(tried[k - 1]) if k else low, float(tried[k])
-            if high - low <= _SHORT * high:
-                break
-        return high
+    def _greatest_of(self, values: Tensor, size: int) -> Tensor:
+        """Numbers of the entries here that are among so many greatest of all ranks, ascending."""
+        most = min(size, int(values.shape[0]))
+        if self.ranks.is_alone:
+            return values.topk(most, sorted=False).indices.sort().values
+        own = self.ranks.anew(most)
+        found = own.joined(values.topk(most).values)
+        least = found.topk(size).values[-1]
+        above = values > least
+        # Of those that are tied, the first ones.
+        before = (found[: own.start] == least).sum()
+        room = int(size - (found > least).sum() - before)
+        tied = torch.nonzero(values == least)[: max(room, 0), 0]
+        return torch.cat([torch.nonzero(above)[:, 0], tied]).sort().values
 
     def _on_all_ranks(self, count: int) -> int:
         """A number of rows here and elsewhere."""

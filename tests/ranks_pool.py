@@ -38,7 +38,7 @@ class Pool:
             end.send((work.__name__, n_ranks, arguments))
         found = []
         for rank, end in enumerate(self.ends[:n_ranks]):
-            assert end.poll(120), f"rank {rank} does not answer"
+            assert end.poll(400), f"rank {rank} does not answer"
             found.append(end.recv())
         for rank, (is_error, value) in enumerate(found):
             assert not is_error, f"rank {rank}: {value}"
@@ -64,8 +64,7 @@ def serve(rank, folder, end):
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD
     )
     groups = [dist.new_group(list(range(size))) for size in range(1, WORLD + 1)]
-    end_of_all = rank, end
-    while (job := end_of_all[1].recv()) is not None:
+    while (job := end.recv()) is not None:
         name, n_ranks, arguments = job
         try:
             found = globals()[name](groups[n_ranks - 1], rank, n_ranks, *arguments)
@@ -89,7 +88,12 @@ def make(group, rank, n_ranks, data, settings, cuts=None):
     import torch
 
     import drago
+    from cases import SETS_OF_STORES
 
+    if "set" in settings:  # by its name: a user's function cannot be sent
+        uncertainty, divergence = SETS_OF_STORES[settings["set"]]
+        settings = {k: v for k, v in settings.items() if k != "set"}
+        settings |= {"uncertainty": uncertainty, "divergence": divergence}
     given = {name: share(values, rank, n_ranks, cuts) for name, values in data.items()}
     X, y = torch.from_numpy(given.pop("X")), torch.from_numpy(given.pop("y"))
     return drago.DROProblem(X, y, process_group=group, **given, **settings)
@@ -99,7 +103,11 @@ def facts(problem, result):
     """What all ranks should agree on, and the weights of all rows."""
     q = problem.rows.ranks.joined(result.dual_weights).numpy()
     return {
-        "bits": (result.coef.tobytes(), np.float64(result.intercept).tobytes(), result.primal.hex()),
+        "bits": (
+            result.coef.tobytes(),
+            np.float64(result.intercept).tobytes(),
+            result.primal.hex(),
+        ),
         "gap": float(result.gap).hex(),
         "coef": result.coef,
         "intercept": result.intercept,
@@ -130,14 +138,14 @@ def refused(group, rank, n_ranks, data, settings, options, changes):
     """The error on each rank, where one of them is given something else."""
     import warnings
 
+    import torch
+
     import drago
 
     for name, value in changes.get(rank, {}).items():
         (data if name in data or name in ("sample_weight", "groups") else settings)[name] = value
     try:
         given = dict(data)
-        import torch
-
         X, y = torch.from_numpy(given.pop("X")), torch.from_numpy(given.pop("y"))
         problem = drago.DROProblem(X, y, process_group=group, **given, **settings)
         with warnings.catch_warnings():
@@ -252,8 +260,6 @@ def moved(group, rank, n_ranks, X, y, settings):
 
     problem = drago.DROProblem(X, y, **settings)
     together = drago.solve(problem, tol=1e-6, device="cpu", process_group=group)
-    again = drago.solve(
-        problem, tol=1e-6, device="cpu", process_group=group, warm_start=together
-    )
+    again = drago.solve(problem, tol=1e-6, device="cpu", process_group=group, warm_start=together)
     alone = drago.solve(problem, tol=1e-6, device="cpu", process_group=False)
     return [(r.coef, r.intercept, r.dual_weights, r.n_iter) for r in (together, again, alone)]
