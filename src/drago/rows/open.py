@@ -32,7 +32,11 @@ class Opened(NamedTuple):
 
 
 # Packages whose objects are not arrays, and the modules that open them when they are first met.
-_HOMES = {"torch": "drago.rows.device", "drago": "drago.rows.sources"}
+_HOMES = {
+    "torch": "drago.rows.device",
+    "drago": "drago.rows.sources",
+    "dask": "drago.rows.cluster.open",
+}
 
 
 def _open_blocks(X: Blocks, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
@@ -60,7 +64,7 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
 
     Parameters
     ----------
-    X : array, sparse matrix, tensor, source, `Blocks`, or what was registered
+    X : array, sparse matrix, tensor, source, Dask collection, `Blocks`, or what was registered
     y : array of shape (n,)
         None where X comes with it.
     loss : Loss
@@ -114,7 +118,7 @@ def on_device(rows: RowStore, device: Any, loss: Any, uncertainty: Any) -> RowSt
     """The same rows on a device of torch."""
     if hasattr(rows, "parts"):
         raise ValueError(
-            f"rows in files or in parts are read on this machine and cannot go to device={device!r}"
+            f"rows in files or in parts stay where they are and cannot go to device={device!r}"
             ": leave device=None, or give X and y as arrays or tensors that fit the device."
         )
     return importlib.import_module(_HOMES["torch"]).moved(rows, device, loss, uncertainty)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,25 +55,39 @@ class _Losses:
 
     def at(self, theta: float) -> tuple[float, float]:
         """The divergence at theta, and the variance of the losses under its weights."""
-        near = self.is_small and theta * (self.top - self.centre) < _NEAR
-        total = first = second = 0.0
+        near = is_near(self.is_small, theta, self.top - self.centre)
+        sums = np.zeros(3)
         for u, p in few(self.parts):
-            if near:  # differences to 1, without the 1: tiny divergences keep their digits
-                d = self._apart(u)
-                x = theta * d
-                e = np.expm1(x)
-                terms = e - x, e * d, (e + 1.0) * d * d
-            else:
-                d = u - self.top
-                e = np.exp(np.maximum(theta * d, FAINT))
-                terms = e, e * d, e * d * d
-            total += self._weighted(terms[0], p)
-            first += self._weighted(terms[1], p)
-            second += self._weighted(terms[2], p)
-        mass = 1.0 + total if near else total
-        mean = first / mass
-        spent = theta * mean - (math.log1p(total) if near else math.log(total))
-        return spent, max(second / mass - mean * mean, 0.0)
+            d = self._apart(u) if near else u - self.top
+            sums += [self._weighted(terms, p) for terms in tilt_terms(d, theta, near)]
+        return divergence_at(theta, near, *sums.tolist())
+
+
+def is_near(is_small: bool, theta: float, reach: float) -> bool:
+    """Whether sums are taken from the mean, and not from the greatest loss."""
+    return is_small and theta * reach < _NEAR
+
+
+def tilt_terms(
+    d: np.ndarray, theta: float, near: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `divergence_at` takes the sums of, from losses less their mean or the greatest."""
+    if near:  # differences to 1, without the 1: tiny divergences keep their digits
+        x = theta * d
+        e = np.expm1(x)
+        return e - x, e * d, (e + 1.0) * d * d
+    e = np.exp(np.maximum(theta * d, FAINT))
+    return e, e * d, e * d * d
+
+
+def divergence_at(
+    theta: float, near: bool, total: float, first: float, second: float
+) -> tuple[float, float]:
+    """The divergence at theta, and the variance of the losses under its weights."""
+    mass = 1.0 + total if near else total
+    mean = first / mass
+    spent = theta * mean - (math.log1p(total) if near else math.log(total))
+    return spent, max(second / mass - mean * mean, 0.0)
 
 
 def kl_ball(
@@ -88,14 +102,28 @@ def kl_ball(
     theta : float
         Where to start, or NaN.
     """
-    losses = _Losses(parts, radius)
+    effective = price_in_ball(_Losses(parts, radius), c, radius, theta)
+    kind = KL if effective > 0.0 else VERTEX
+    return Tilted(search_parts(kind, parts, effective, math.inf, None, room).q, effective)
+
+
+def price_in_ball(losses: Any, c: float, radius: float, theta: float) -> float:
+    """What the losses are divided by: the price and the multiplier of the radius; 0 for a vertex.
+
+    Parameters
+    ----------
+    losses : object
+        With ``variance``, ``tied()`` and ``at(theta)``, as those of `kl_ball`.
+    theta : float
+        Where to start, or NaN.
+    """
     high = math.inf
     if c > 0.0:
         high = 1.0 / c
         if losses.variance == 0.0 or losses.at(high)[0] <= radius:
-            return Tilted(search_parts(KL, parts, c, math.inf, None, room).q, c)
+            return c
     elif -math.log(losses.tied()) <= radius:
-        return Tilted(search_parts(VERTEX, parts, 0.0, math.inf, None, room).q, 0.0)
+        return 0.0
     low, cold = 0.0, min(math.sqrt(2.0 * radius / losses.variance), 0.5 * high)
     if not 1e-6 * cold < theta < min(high, 1e6 * cold):
         theta = cold
@@ -116,4 +144,4 @@ def kl_ball(
         if abs(step - theta) <= 4e-16 * theta or abs(spent - radius) <= 1e-14 * radius:
             break
         theta = step
-    return Tilted(search_parts(KL, parts, 1.0 / theta, math.inf, None, room).q, 1.0 / theta)
+    return 1.0 / theta
