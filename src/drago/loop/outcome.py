@@ -24,10 +24,11 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
     elapsed = clock.elapsed  # a warning may import scikit-learn first
     if loop.status not in (Status.OPTIMAL, Status.STATIONARY) and not loop.quiet:
         warn(message)
+    weights = problem.rows.export(dual.dual_weights)
     return SolverResult(
         coef=coef,
         intercept=intercept,
-        dual_weights=problem.rows.export(dual.dual_weights),
+        dual_weights=weights,
         primal=best.primal,
         dual=best.primal - gap,
         gap=gap,
@@ -45,4 +46,5 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
         solver=method.name,
         stationarity=best.stationarity,
         history=History(tuple(loop.ledger.records)),
+        n_rounds=problem.rows.n_rounds - loop.rounds_before,
     )

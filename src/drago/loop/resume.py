@@ -96,8 +96,8 @@ class Checkpoints:
             return
         arrays, settings = snapshot()
         mine, more = _pack(loop)
-        names = {f"method.{name}": array for name, array in arrays.items()}
-        names |= {f"loop.{name}": array for name, array in mine.items()}
+        names = {f"method.{name}": np.asarray(array) for name, array in arrays.items()}
+        names |= {f"loop.{name}": np.asarray(array) for name, array in mine.items()}
         try:
             save(self.path, names, {"identity": self._identity, "loop": more, "method": settings})
         except OSError as error:

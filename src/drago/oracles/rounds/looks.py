@@ -132,7 +132,8 @@ def joined(spec: Spec, found: Sequence[Open], high: Place) -> Rows:
     rows.open = list(few(rows.parts))
     rows.unit = spec.mass if p is None else 1.0
     rows.full = sum(each.full for each in found)
-    rows.base = Place(high.ref, high.x, *(sum(each) for each in zip(*(each.sums for each in found))))
+    sums = np.sum([each.sums for each in found], axis=0).tolist()
+    rows.base = Place(high.ref, high.x, *sums)
     return rows
 
 
@@ -213,6 +214,7 @@ def tilt_sums(
     """What `drago.oracles.rounds.tilt.divergence_at` is made of."""
     out = np.zeros(3)
     for some, p in few([(u, part.p)]):
+        assert p is not None
         terms = tilt_terms((some - centre) - offset, theta, near)
         out += [float(np.dot(p, each)) for each in terms]
     return out

@@ -56,9 +56,7 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
     engine = as_engine(None)
     if isinstance(engine, LocalEngine):
         warnings.warn(LOCAL, UserWarning, stacklevel=4)
-    return open_collections(
-        engine, X, y, loss=loss, sample_weight=sample_weight, groups=groups
-    )
+    return open_collections(engine, X, y, loss=loss, sample_weight=sample_weight, groups=groups)
 
 
 def open_collections(
@@ -149,7 +147,7 @@ class Column:
 
 def _delayed(name: str, values: Any) -> list[Any]:
     """The blocks of a collection."""
-    if hasattr(values, "to_dask_array") or hasattr(values, "npartitions") and not hasattr(values, "chunks"):
+    if hasattr(values, "to_dask_array"):  # a frame or a series
         return list(values.to_delayed())
     if not hasattr(values, "dask"):
         import dask.array as da
@@ -321,8 +319,8 @@ def _part(recipe: Recipe, of: dict[str, Any], blocks: Sequence[Any]) -> ArrayPar
         for name, pieces in of.items()
     }
     X = check_features(found["X"])
-    if isinstance(X, np.ndarray) and not X.flags.c_contiguous:
-        X = np.ascontiguousarray(X)
+    if isinstance(X, np.ndarray):
+        X = np.require(X, requirements=["C", "A"])
     n = X.shape[0]
     y = found["y"]
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -332,7 +330,7 @@ def _part(recipe: Recipe, of: dict[str, Any], blocks: Sequence[Any]) -> ArrayPar
     else:
         p = np.full(n, 1.0 / weights[0])
     groups = np.searchsorted(labels, found["groups"]) if "groups" in found else None
-    return ArrayPart(X, y, p, groups)
+    return ArrayPart(X, np.require(y, requirements=["C", "A"]), p, groups)
 
 
 def _stacked(pieces: list[Any]) -> Any:

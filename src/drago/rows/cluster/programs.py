@@ -17,6 +17,7 @@ import numpy as np
 
 from drago._threads import limited
 from drago.oracles.atoms import AtomResponse
+from drago.rows.array_curvature import Chosen
 from drago.rows.base import Evaluation, NonFiniteLossError
 
 
@@ -30,7 +31,7 @@ class Input(NamedTuple):
     """A vector of an earlier task."""
 
     group: int
-    index: int
+    place: int
 
 
 class Attribute(NamedTuple):
@@ -90,12 +91,12 @@ class Program:
             if isinstance(value, Slot):
                 return slots[value.number]
             if isinstance(value, Input):
-                return inputs[value.group][value.index]
+                return aligned(inputs[value.group][value.place])
             if isinstance(value, Attribute):
                 return getattr(part, value.name)
             if isinstance(value, Local):
-                return here[value.number]
-            return rebuilt(value, found)
+                return aligned(here[value.number])
+            return aligned(rebuilt(value, found))
 
         told: Any
         try:
@@ -108,6 +109,15 @@ class Program:
         except NonFiniteLossError as error:
             told = Failed(str(error))
         return tuple(slots.get(number) for number in self.kept), told
+
+
+def aligned(value: Any) -> Any:
+    """An array as compiled code takes it: one that was sent may begin anywhere in memory."""
+    if isinstance(value, np.ndarray) and not value.flags.aligned:
+        return value.copy()
+    if isinstance(value, Chosen) and not value.index.flags.aligned:
+        return Chosen(value.index.copy(), value.longest)
+    return value
 
 
 def rebuilt(value: Any, of: Callable[[Any], Any]) -> Any:
@@ -152,7 +162,8 @@ def held_by(group: Any, index: int) -> Any:
     return [kept[index] for kept in group[0]]
 
 
-_LOCK, _STATE = threading.Lock(), {"tasks": 0, "limits": None}
+_LOCK = threading.Lock()
+_STATE: dict[str, Any] = {"tasks": 0, "limits": None}
 
 
 @contextmanager

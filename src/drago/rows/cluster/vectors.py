@@ -27,6 +27,8 @@ from drago.rows.cluster.programs import (
 from drago.rows.parts import PartVector
 
 _SERIALS = itertools.count()
+# Recipes that a round makes anew one after the other, at most.
+_DEEPEST = 4
 
 
 class Group:
@@ -39,15 +41,28 @@ class Group:
 
 
 class Call:
-    """A recipe: an operation, and the vectors it makes."""
+    """A recipe: an operation, and the vectors it makes.
 
-    __slots__ = ("arguments", "is_tuple", "nodes", "operation", "settings")
+    A *light* one is made anew by every round that needs it, which costs less than to keep it. Its
+    depth says how many light ones it is made of, one after the other.
+    """
+
+    __slots__ = ("arguments", "depth", "is_light", "is_tuple", "nodes", "operation", "settings")
 
     def __init__(
-        self, operation: Any, arguments: Sequence[Any], settings: dict[str, Any], is_tuple: bool
+        self,
+        operation: Any,
+        arguments: Sequence[Any],
+        settings: dict[str, Any],
+        is_tuple: bool = False,
+        is_light: bool = False,
     ) -> None:
         self.operation, self.arguments, self.settings = operation, tuple(arguments), settings
         self.is_tuple = is_tuple
+        calls = [each.call for each in self.arguments if isinstance(each, Node)]
+        below = [call.depth for call in calls if call is not None and call.is_light]
+        self.depth: int = 1 + max(below, default=0)
+        self.is_light: bool = is_light and self.depth <= _DEEPEST
         self.nodes: list[weakref.ref[Node]] = []
 
 
@@ -161,12 +176,15 @@ class Round:
     def finish(self) -> tuple[Program, list[tuple[Node, int]]]:
         """The program, and the vectors that stay with their place among those.
 
-        Recipes are forgotten: a vector that nobody holds but recipes need not stay.
+        Their recipes are forgotten: a vector that nobody holds but recipes need not stay.
         """
-        for call, _ in self._calls:
+        heavy = [(call, slots) for call, slots in self._calls if not call.is_light]
+        self._calls = []
+        for call, _ in heavy:
             call.arguments, call.settings = (), {}
-        kept, staying = [], []
-        for call, slots in self._calls:
+        kept: list[int] = []
+        staying = []
+        for call, slots in heavy:
             for node, slot in zip(call.nodes, slots):
                 there = node()
                 if there is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,11 @@ def counts_above(part: ArrayPart, weight: Vector, levels: Vector) -> Index:
     return (weight.size - np.cumsum(below)[:-1])[::-1]
 
 
+def lacking(part: ArrayPart, q: Vector) -> float:
+    """What negative weights lack to 0."""
+    return float(np.maximum(-q, 0.0).sum())
+
+
 def heaviest(part: ArrayPart, weight: Vector, count: int) -> Chosen:
     return part.heaviest(weight, count) if count else part.none()
 
@@ -102,7 +108,7 @@ def cut(whole: Any, sizes: Sequence[int]) -> Any:
     """An array as the vector of a bundle's parts."""
     ends = np.cumsum([0, *sizes])
     whole = np.ascontiguousarray(whole)
-    return [(whole[a:b],) for a, b in zip(ends, ends[1:])], None
+    return [(whole[a:b],) for a, b in itertools.pairwise(ends)], None
 
 
 def as_dask_array(rows: DaskRows, values: Node) -> Any:
@@ -158,7 +164,7 @@ def joined(function: Any, count: int, arguments: Any, *arrays: Any) -> Any:
 def cut_whole(found: Any, start: int, sizes: Sequence[int]) -> Any:
     """The vectors of a bundle's parts, from those of all rows."""
     ends = np.cumsum([start, *sizes])
-    return [tuple(each[a:b].copy() for each in found[0]) for a, b in zip(ends, ends[1:])], None
+    return [tuple(each[a:b].copy() for each in found[0]) for a, b in itertools.pairwise(ends)], None
 
 
 def numbers(found: Any) -> Any:
