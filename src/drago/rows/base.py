@@ -64,9 +64,9 @@ class RowStore:
     baseline: RowVector | None = None
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
-    """What solvers may need: some of "single rows" (steps on one row at a time), "whole vectors" (sets of a user's own),
-    "compiled" (arrays that compiled code runs on), "responses" (how weights move with the losses,
-    for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
+    """What solvers may need: "single rows" (steps on one row at a time), "whole vectors" (sets of
+    a user's own), "compiled" (arrays that compiled code runs on), "responses" (how weights move
+    with the losses, for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
     own_metric: Callable[..., Any] | None = None
     """``(problem, kind, floor) -> (Metric, passes)`` where there is no X to make a metric from."""
     is_linear: bool = True

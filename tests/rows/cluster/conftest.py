@@ -7,9 +7,16 @@ distributed = pytest.importorskip("distributed", reason="needs dask and distribu
 
 @pytest.fixture(scope="session")
 def cluster():
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    ) as found:
+    import dask
+
+    # A killed worker may take long to come back where many processes share the machine.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "120s"})
+    with (
+        patient,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as found,
+    ):
         yield found
 
 

@@ -128,7 +128,7 @@ def test_bits_do_not_depend_on_the_number_of_workers(loss):
     for n_workers in (1, 2, 4):
         with (
             distributed.LocalCluster(
-                n_workers, threads_per_worker=1, processes=True, dashboard_address=None
+                n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=":0"
             ) as cluster,
             distributed.Client(cluster),
         ):

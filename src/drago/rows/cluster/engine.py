@@ -116,11 +116,11 @@ class ClusterEngine(Engine):
     patience = 60.0
 
     def __init__(self, client: Any) -> None:
-        self.client = client
+        self.client, self._address = client, client.scheduler.address
         self._token, self._count = uuid.uuid4().hex[:8], itertools.count()
 
     def __repr__(self) -> str:
-        return f"the cluster at {self.client.scheduler.address}"
+        return f"the cluster at {self._address}"
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -170,7 +170,6 @@ class ClusterEngine(Engine):
                     if trouble and now - lost > self.patience:
                         raise ClusterError(trouble)
         except BaseException as error:
-            waiting.cancel()
             self._drop([*handles, *others])
             named = self._named(error)
             if named is error:

@@ -9,6 +9,7 @@ the workers nor a failure changes a bit.
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class DaskRows(RemoteRows):
         row = facts["row_bytes"]
         most = min(_TAKEN // row, int(_TAKEN_SHARE * self.n_samples))
         self.most_part = max(self.least_part, most)
-        self._expecting: tuple[Any, float] | None = None
+        self._expecting: tuple[Any, float] = (lambda: None), 0.0
         self.p, self.y = attribute("p"), attribute("y")
         self.groups = attribute("groups") if facts["has_groups"] else None
         self.baseline = attribute("baseline") if facts["has_baseline"] else None
@@ -97,7 +98,8 @@ class DaskRows(RemoteRows):
         return self._mapped("predict", (w, b), {})
 
     def evaluate(self, loss: Any, w: Any, b: Any, raw: RowVector = None) -> Evaluation:
-        return self._evaluated(loss, w, b, raw, Guess(), *(self._expecting or (None, 0.0)))[0]
+        oracle, nu = self._expecting
+        return self._evaluated(loss, w, b, raw, Guess(), oracle(), nu)[0]
 
     def _evaluated(
         self, loss: Any, w: Any, b: Any, raw: Any, guess: Guess, oracle: Any, nu: float
@@ -132,7 +134,7 @@ class DaskRows(RemoteRows):
         once = self.visits_once(loss, w.shape[1]) and not self.is_sparse and w.any()
         if once and hasattr(oracle, "expected"):
             guess = self._guess(loss, w, b, oracle, nu)
-        self._expecting = oracle, nu
+        self._expecting = weakref.ref(oracle), nu  # whoever evaluates next will ask for the same
         ev, seen = self._evaluated(loss, w, b, None, guess, oracle, nu)
         q = oracle.weights(ev.losses, nu)
         operation: Sum = ("gradient", (ev.dlosses, q), {})
