@@ -118,6 +118,8 @@ class SolverResult:
         ``||grad P(coef)||`` of a problem that is not known to be convex, for which there is no
         bound: `gap` and `rel_gap` are infinite.
     history : History
+    n_rounds : int
+        How often all workers of a cluster were asked for something; 0 for rows elsewhere.
 
     Examples
     --------
@@ -150,6 +152,7 @@ class SolverResult:
     solver: str
     stationarity: float | None = None
     history: History = field(default_factory=History, repr=False)
+    n_rounds: int = 0
 
     def __repr__(self) -> str:
         return (

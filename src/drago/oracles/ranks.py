@@ -22,7 +22,7 @@ from torch import Tensor
 
 from drago.oracles.rounds import arrays
 from drago.oracles.rounds.arrays import BALL, CHI2, KL, VERTEX
-from drago.oracles.rounds.tilt import Tilt, tilt
+from drago.oracles.rounds.tilt import Tilt, price_in_ball
 from drago.oracles.tensors import BoundOracle, TensorOracle
 from drago.oracles.thresholds import is_zero
 
@@ -105,7 +105,7 @@ class RankOracle(BoundOracle):
         """Of a KL ball."""
         rows = self.rows
         losses = _Losses(rows, u, radius)
-        effective = tilt(losses, c, radius, self.memory["threshold"])
+        effective = price_in_ball(losses, c, radius, self.memory["threshold"])
         if effective > c:
             self.memory = {"threshold": 1.0 / effective, "moved": math.nan}
         return _highest(rows, u, losses.top, effective)
