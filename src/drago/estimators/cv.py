@@ -332,8 +332,7 @@ random_state, device : as for `DRORegressor`
     --------
     >>> import numpy as np, drago
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
-    >>> model = drago.DRORegressorCV(["mild"], cv=3, baseline=None).fit(X, X[:, 0])
-    >>> model.criterion_
+    >>> drago.DRORegressorCV(["mild"], cv=3, baseline=None).fit(X, X[:, 0]).criterion_
     'found_group_excess'
     """
 
