@@ -115,7 +115,7 @@ class DROProblem:
         given = {"sample_weight": sample_weight, "groups": groups, "process_group": process_group}
         self.rows, self._kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
         if baseline is not None:
-            self.rows = with_baseline(self.rows, baseline, kept)
+            self.rows = with_baseline(self.rows, baseline, self._kept)
         if self.loss.is_classification and self.n_classes < 2:
             only = int(np.argmax(self.class_masses))
             raise ValueError(
