@@ -138,6 +138,8 @@ LAYERS = [
         "_progress",
         "_threads",
         "_frames",
+        "_html",
+        "synthetic",
         "kernels",
         "files",
     },
@@ -152,6 +154,7 @@ LAYERS = [
     {"estimators", "scorers"},
     {"advice"},
     {"plotting"},
+    {"report"},
     {"cli"},
     {"__main__"},
 ]
@@ -168,7 +171,7 @@ ON_ARRAYS = ("oracles/rounds/",)
 MOST_LINES = 500
 # Top-level imports of other packages, and the modules that may have them.
 TOP_LEVEL = {
-    "sklearn": {"estimators", "scorers", "advice", "cli"},
+    "sklearn": {"estimators", "scorers", "advice", "report", "cli"},
     "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
     "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting"},

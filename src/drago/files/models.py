@@ -66,7 +66,21 @@ _MAX_DEPTH = 64
 
 
 class ModelFileError(ValueError):
-    """A model file that cannot be used: damaged, foreign, or of another version of drago."""
+    """A model file that cannot be used: damaged, foreign, or of another version of drago.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import drago
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.drago")
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("not a model")
+    >>> try:
+    ...     drago.load(path)
+    ... except drago.ModelFileError as error:
+    ...     print("refused")
+    refused
+    """
 
 
 _KIND = FileKind("model", FORMAT, ModelFileError)
@@ -178,6 +192,16 @@ def load(path: Path) -> Any:
     See Also
     --------
     save
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np, drago
+    >>> model = drago.DRORegressor().fit(np.eye(3), [1.0, 2.0, 6.0])
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.drago")
+    >>> drago.save(model, path)
+    >>> bool((drago.load(path).coef_ == model.coef_).all())
+    True
     """
     return read(path)[0]
 
