@@ -1,6 +1,5 @@
 """From a folder with a CSV to an HTML report, as a new user does it."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -10,10 +9,6 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from .conftest import TABLES, call
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("drago.report") is None, reason="there are no reports yet"
-)
 
 
 def in_a_new_process(*words):
