@@ -12,6 +12,37 @@ from drago.terms.uncertainty import UncertaintySet
 
 Vector = npt.NDArray[np.float64]
 
+SCALES = ("auto", "linear", "log")
+# How many times the middle one the largest loss is, from which on an axis is logarithmic.
+HEAVY = 50.0
+
+
+def is_heavy(losses: Any) -> bool:
+    """Whether the largest of some losses are far above the middle one."""
+    found = np.asarray(losses, dtype=np.float64)
+    if found.size < 2 or not found.min() >= 0:
+        return False
+    middle = float(np.median(found))
+    return bool(middle > 0 and found.max() > HEAVY * middle)
+
+
+def is_wide(risks: Any) -> bool:
+    """Whether tail risks, which grow from the mean on, become many times as large."""
+    found = np.asarray(risks, dtype=np.float64)
+    return bool(found.size > 1 and found.max() > HEAVY * found.min() > 0)
+
+
+def unit_of(model: Any) -> str:
+    """What a loss of a model is called on an axis, with its unit."""
+    from sklearn.base import is_classifier
+
+    found = inside(model)
+    if found is None:
+        return "log loss (nats)" if is_classifier(model) else "loss (half squared error)"
+    loss = found[0].loss_
+    known = {"squared": "loss (half squared error)", "huber": "loss (Huber)"}
+    return known.get(loss.name, "log loss (nats)" if loss.is_classification else "loss")
+
 
 def inside(model: Any, X: Any = None) -> tuple[Any, Any] | None:
     """The fitted model of this library in a pipeline or a search, and the features it sees."""

@@ -13,6 +13,7 @@ import numpy as np
 from drago._html import Safe, number, paragraph, table, text
 from drago._version import __version__
 from drago.advice.table import Comparison
+from drago.plotting._models import unit_of
 from drago.report import pictures, words
 from drago.report.facts import LEAST, TAIL, Facts, calibration_error, label_of
 from drago.report.folds import OWN, Refits
@@ -155,7 +156,7 @@ def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
     loss, low, high = (found[name][shown] for name in ("loss", "low", "high"))
     if facts.worst.losses.min() >= 0:  # and so are their means
         low = np.maximum(low, 0.0)
-    unit = words.unit_of(facts.model)
+    unit = unit_of(facts.model)
     parts.append(
         figures(pictures.group_intervals(labels, loss, low, high, unit, facts.worst.mean_loss))
     )
@@ -247,7 +248,7 @@ def curve(facts: Facts, refits: Refits) -> str:
     found = refits.curve
     picture, behind = pictures.trade_off(
         found["model"], found["mean_loss"], found["worst"], f"loss of {whom}",
-        words.unit_of(facts.model), True, says,
+        unit_of(facts.model), True, says,
     )  # fmt: skip
     return figures(picture, scrolled(behind, "Trade-off"))
 
