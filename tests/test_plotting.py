@@ -652,8 +652,10 @@ def test_heavy_tails_get_a_logarithmic_axis():
 
 def test_zeros_and_negative_losses():
     assert SortedLossDisplay.from_predictions([0.0, 0.0, 0.0]).ax_.get_yscale() == "linear"
-    assert SortedLossDisplay.from_predictions([-1.0, 0.1, 1e6]).ax_.get_yscale() == "linear"
-    shown = SortedLossDisplay.from_predictions([0.0, 0.1, 1e6]).ax_
+    assert (
+        SortedLossDisplay.from_predictions([-1.0] + [0.1] * 19 + [1e6]).ax_.get_yscale() == "linear"
+    )
+    shown = SortedLossDisplay.from_predictions([0.0] + [0.1] * 19 + [1e6]).ax_
     assert shown.get_yscale() == "log" and shown.get_ylim()[1] > 1e6
 
 

@@ -63,8 +63,8 @@ def is_drawn(ax: Any, label: str) -> bool:
 
 
 def add_title(ax: Any, words: str) -> None:
-    """A title, where there is none yet; above a legend that lies above the axes."""
-    if ax.get_title():
+    """A title, where there is no other; above a legend that lies above the axes."""
+    if ax.get_title() not in ("", words):
         return
     legend, pad = ax.get_legend(), 6.0
     if legend is not None and legend.get_bbox_to_anchor()._bbox.y0 == 1.0:

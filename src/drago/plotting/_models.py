@@ -13,23 +13,24 @@ from drago.terms.uncertainty import UncertaintySet
 Vector = npt.NDArray[np.float64]
 
 SCALES = ("auto", "linear", "log")
-# How many times the middle one the largest loss is, from which on an axis is logarithmic.
-HEAVY = 50.0
+# An axis is logarithmic where the largest loss is so many times that which 90% of them stay below,
+# and for tail risks where the largest is so many times the least.
+HEAVY, WIDE = 20.0, 50.0
 
 
 def is_heavy(losses: Any) -> bool:
-    """Whether the largest of some losses are far above the middle one."""
+    """Whether a few losses are far above all others."""
     found = np.asarray(losses, dtype=np.float64)
     if found.size < 2 or not found.min() >= 0:
         return False
-    middle = float(np.median(found))
-    return bool(middle > 0 and found.max() > HEAVY * middle)
+    most = float(np.quantile(found, 0.9))
+    return bool(most > 0 and found.max() > HEAVY * most)
 
 
 def is_wide(risks: Any) -> bool:
     """Whether tail risks, which grow from the mean on, become many times as large."""
     found = np.asarray(risks, dtype=np.float64)
-    return bool(found.size > 1 and found.max() > HEAVY * found.min() > 0)
+    return bool(found.size > 1 and found.max() > WIDE * found.min() > 0)
 
 
 def unit_of(model: Any) -> str:

@@ -192,8 +192,8 @@ class SortedLossDisplay:
             Those of a new figure where none are given.
         name : str, optional
         scale : {"auto", "linear", "log"}
-            Of the axis of the losses. "auto" is logarithmic where the largest loss is more than 50
-            times the middle one.
+            Of the axis of the losses. "auto" is logarithmic where a few losses are far above all
+            others.
         **kwargs
             For `Axes.plot`.
 
@@ -219,7 +219,7 @@ class SortedLossDisplay:
         ax.set_xlabel("rows, from the least loss to the largest")
         ax.set_ylabel(self.unit)
         scale_losses(ax, "y", scale, is_heavy(self.losses))
-        add_legend(ax, loc="upper left")
+        add_legend(ax, loc="lower right" if ax.get_yscale() == "log" else "upper left")
         add_title(ax, "Losses of the rows, sorted")
         self.ax_, self.figure_ = ax, ax.figure
         return self
@@ -376,8 +376,8 @@ class TailRiskDisplay:
             Those of a new figure where none are given.
         name : str, optional
         scale : {"auto", "linear", "log"}
-            Of the axis of the losses. "auto" is logarithmic where the largest loss is more than 50
-            times the middle one.
+            Of the axis of the losses. "auto" is logarithmic where a few losses are far above all
+            others.
         **kwargs
             For `Axes.plot`.
 

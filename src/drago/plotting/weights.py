@@ -215,8 +215,8 @@ class WeightsDisplay:
             Those of a new figure where none are given.
         name : str, optional
         scale : {"auto", "linear", "log"}
-            Of the axis of the losses. "auto" is logarithmic where the largest loss is more than 50
-            times the middle one.
+            Of the axis of the losses. "auto" is logarithmic where a few losses are far above all
+            others.
         **kwargs
             For `Axes.plot`.
 

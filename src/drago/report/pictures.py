@@ -76,7 +76,7 @@ def sorted_losses(names: Sequence[str], losses: Any, weight: Vector, unit: str, 
             columns[name] = quantiles(np.asarray(one), weight, _LEVELS)
         behind = table(columns, "The loss that this share of the rows does not exceed")
     every = np.concatenate([curve for _, curve in found])
-    y = axis_for(every, unit, log=is_heavy(every))
+    y = axis_for(every, unit, log=any(is_heavy(one) for one in losses))
     chart = Chart(Axis(0.0, 1.0, "rows, from the least loss to the largest", as_share=True), y)
     for k, (share, curve) in enumerate(found):
         chart.line(*thinned(share, curve), STYLES[k][0], dash=STYLES[k][1])
