@@ -476,7 +476,7 @@ NO_ARRAYS = {
     *("Certificate", "CheckpointError", "L2Ball", "NonNegative", "RobustPath", "WorstCaseReport"),
     *("CollapseWarning", "cross_groups"),  # columns of any number and length
     *("Audit", "Comparison"),
-    *("Source", "SourceChangedError", "CacheError"),
+    *("Source", "SourceChangedError", "CacheError", "ClusterError"),
     *("read_parquet", "from_arrow", "from_batches"),  # columns by name, or a user's own reader
     *("ModelFileError", "SolverResult", "Status", "load", "save", "tune"),
     *("Drago", "LBFGS", "Newton", "SGD", "LSVRG", "Prospect", "GradientDescent", "AGOG"),
@@ -490,7 +490,7 @@ NO_ROWS = {
     *("n_outputs", "probabilities", "masses", "tail"),  # one array of any length: see below
     *("set_fit_request", "set_score_request", "get_metadata_routing", "set_callbacks"),
     *("to_frame", "get_feature_names_out"),  # found groups
-    "predict_to",  # a source
+    *("predict_to", "to_sklearn"),  # a source; nothing
     *("plot", "from_result"),  # displays
     # A problem's, for solvers: vectors come from its store.
     *("smoothing", "to_public", "evaluate", "visit", "take", "moved", "dual_oracle"),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from drago.report import html_report as html_report
     from drago.result import SolverResult as SolverResult
     from drago.result import Status as Status
+    from drago.rows.cluster.engine import ClusterError as ClusterError
     from drago.scorers import tail_loss_scorer as tail_loss_scorer
     from drago.scorers import worst_group_scorer as worst_group_scorer
     from drago.solvers.baselines import LSVRG as LSVRG
@@ -86,6 +87,7 @@ _HOME = {
     "Certificate": "certificate.certificate",
     "certify": "certificate.certify",
     "CheckpointError": "files.checkpoint",
+    "ClusterError": "rows.cluster.engine",
     "Box": "terms.constraints",
     "L2Ball": "terms.constraints",
     "NonNegative": "terms.constraints",

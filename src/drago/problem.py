@@ -77,6 +77,8 @@ class DROProblem:
         Subtracted from the losses: an estimate of what is attainable on each row, so that the
         worst case is about what could be done better, and not about noise. It must come from a
         model that has not seen the row. A constant changes the objective and nothing else.
+    process_group : process group, None or False
+        Whose ranks share the rows, each with tensors of its own; None is the default group.
 
     Examples
     --------
@@ -107,15 +109,13 @@ class DROProblem:
         fit_intercept: bool = False,
         constraint: Any = None,
         baseline: Any = None,
+        process_group: Any = None,
     ) -> None:
         self.loss = copy.copy(as_loss(loss))
-        self.rows, kept, self.n_outputs = open_rows(
-            X, y, loss=self.loss, sample_weight=sample_weight, groups=groups
-        )
-        if kept is not None:
-            self._kept = kept
+        given = {"sample_weight": sample_weight, "groups": groups, "process_group": process_group}
+        self.rows, self._kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
         if baseline is not None:
-            self.rows = with_baseline(self.rows, baseline, kept)
+            self.rows = with_baseline(self.rows, baseline, self._kept)
         if self.loss.is_classification and self.n_classes < 2:
             only = int(np.argmax(self.class_masses))
             raise ValueError(
@@ -377,10 +377,10 @@ class DROProblem:
 
     def on_all_rows(self, weights: Vector) -> Vector:
         """Weights of the problem's rows as weights of all rows that were given."""
-        if np.shape(weights) != (self.n_samples,):
+        if np.shape(weights) != (self.rows.n_given,):
             raise ValueError(
                 f"weights must have one entry per row of positive weight, shape "
-                f"({self.n_samples},), but has shape {np.shape(weights)}."
+                f"({self.rows.n_given},), but has shape {np.shape(weights)}."
             )
         if self._kept is None:
             return weights
@@ -483,9 +483,9 @@ class DROProblem:
         """The problem on some of the rows, their weights normalised anew."""
         return self._replace(rows=self.rows.take(index))
 
-    def moved(self, device: Any) -> DROProblem:
-        """The problem with its rows on a device of torch."""
-        rows = on_device(self.rows, device, self.loss, self.uncertainty)
+    def moved(self, device: Any, process_group: Any = None) -> DROProblem:
+        """The problem with its rows on a device of torch, shared by the ranks of a group."""
+        rows = on_device(self.rows, device, self.loss, self.uncertainty, process_group)
         return self if rows is self.rows else self._replace(rows=rows, _kept=self._kept)
 
 

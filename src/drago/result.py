@@ -16,7 +16,15 @@ Vector = npt.NDArray[np.float64]
 
 
 class Status(StrEnum):
-    """Why a solver stopped; all but `optimal` and `stationary` come with a `ConvergenceWarning`."""
+    """Why a solver stopped; all but `optimal` and `stationary` come with a `ConvergenceWarning`.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> drago.solve(problem).status == "optimal"
+    True
+    """
 
     OPTIMAL = "optimal"
     """The certified relative gap is at most `tol`."""
@@ -110,6 +118,18 @@ class SolverResult:
         ``||grad P(coef)||`` of a problem that is not known to be convex, for which there is no
         bound: `gap` and `rel_gap` are infinite.
     history : History
+    n_rounds : int
+        How often all workers of a cluster were asked for something; 0 for rows elsewhere.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> result = drago.solve(problem)
+    >>> result.coef.shape, str(result.status)
+    ((3,), 'optimal')
+    >>> result.rel_gap <= 1e-4
+    True
     """
 
     coef: Vector
@@ -132,6 +152,7 @@ class SolverResult:
     solver: str
     stationarity: float | None = None
     history: History = field(default_factory=History, repr=False)
+    n_rounds: int = 0
 
     def __repr__(self) -> str:
         return (

@@ -63,6 +63,18 @@ class Audit:
         What was left out, and why: rows, folds.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=120)
+    >>> audit = drago.audit(X, y, n_repeats=1, time_budget=0.0, verbose=0)
+    >>> audit.recommended in audit.comparison.models
+    True
+    >>> audit.model.predict(X).shape
+    (120,)
     """
 
     comparison: Comparison
@@ -146,6 +158,16 @@ def audit(
     below 0, and that of the mean loss below 2% of the mean fit's. The mean fit where there is none.
     Group interactions need the group of every new row, so they are reported and not recommended.
     Of more than 20,000 rows, so many are drawn. Weights do not enter the search for groups.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=120)
+    >>> audit = drago.audit(X, y, n_repeats=1, time_budget=0.0, verbose=0)  # more time tells more
+    >>> print(audit.verdict[-1])
+    Use the mean fit.
     """
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)

@@ -60,6 +60,19 @@ class Comparison:
     which its loss is then counted (other folds, the other half): the largest of several means
     would be too large, and the more so the more a model's losses spread. Groups of fewer than 10
     rows are not called the worst, unless all are as small.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 2))
+    >>> y = X[:, 0] + rng.normal(size=100)
+    >>> fitted = {name: drago.DRORegressor(name).fit(X[:50], y[:50]) for name in ("mild", "cvar")}
+    >>> comparison = drago.compare(fitted, X[50:], y[50:], baseline=None)
+    >>> comparison.models, comparison.n_rows
+    (['mild', 'cvar'], 50)
+    >>> comparison.table["mean_loss"].shape
+    (2,)
     """
 
     models: list[str]

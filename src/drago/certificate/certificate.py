@@ -53,6 +53,16 @@ class Certificate:
     stationarity : float or None
         ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
         gap is infinite.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> certificate = drago.certify(problem, np.zeros(3))
+    >>> certificate.rel_gap  # w = 0 has gained nothing yet
+    1.0
+    >>> bool(certificate.dual <= drago.solve(problem).primal <= certificate.primal)
+    True
     """
 
     primal: float

@@ -56,6 +56,18 @@ class FoundGroups:
     feature_names : list of str
     drawn_from : int or None
         How many rows the source has that these were drawn from; None where all were given.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(size=(400, 1))
+    >>> y = np.where(X[:, 0] > 0.8, 3.0, 0.0) + 0.1 * rng.normal(size=400)
+    >>> found = drago.find_groups(X, y, max_groups=2, baseline=None)
+    >>> found.n_groups, found.n_judged_on
+    (2, 200)
+    >>> sorted(found.table)[:3]
+    ['above', 'above_high', 'above_low']
     """
 
     rules: list[str]

@@ -39,6 +39,16 @@ class RobustPath:
     time : float
         Seconds for all of them.
     loss : Loss
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.arange(10.0).reshape(-1, 1)
+    >>> path = drago.robust_path(X, X[:, 0] ** 2, tail_fractions=[1.0, 0.5])
+    >>> path.tail_fractions
+    array([1. , 0.5])
+    >>> path.coefs.shape
+    (2, 1)
     """
 
     tail_fractions: Vector

@@ -43,6 +43,17 @@ class WorstCaseReport:
         "group", "rows", "mass" (share of the nominal weights), "share" (of ``q``), "loss" (mean)
         with the ends of its 95% interval "low" and "high" (each group's by itself: of many groups
         some miss theirs; NaN for a single row), the worst-off group first; empty without groups.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.arange(10.0).reshape(-1, 1)
+    >>> y = np.where(X[:, 0] < 9, X[:, 0], 14.0)
+    >>> report = drago.DRORegressor().fit(X, y).worst_case_report(X, y, groups=X[:, 0] > 4)
+    >>> report.mean_loss < report.tail_loss
+    True
+    >>> [bool(group) for group in report.groups["group"]]  # the worst-off group first
+    [True, False]
     """
 
     n_samples: int
