@@ -144,6 +144,15 @@ def audit_report(audit: Any, *, title: str | None = None, rows: bool = True) -> 
     -------
     str
         A page without scripts that loads nothing from elsewhere.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 1))
+    >>> audit = drago.audit(X, X[:, 0] + rng.normal(size=60), time_budget=0, verbose=0)
+    >>> "What was tried" in drago.report.audit_report(audit)
+    True
     """
     check_flag("rows", rows)
     if not isinstance(audit, Audit):

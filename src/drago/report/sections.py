@@ -16,7 +16,7 @@ from drago.advice.table import Comparison
 from drago.plotting._models import unit_of
 from drago.report import pictures, words
 from drago.report.facts import LEAST, TAIL, Facts, calibration_error, label_of
-from drago.report.folds import OWN, Refits
+from drago.report.folds import MOST_GROUPS, OWN, SMALLER, Refits
 
 # Groups that are shown, the worst-off ones.
 _MOST_GROUPS = 20
@@ -121,8 +121,7 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
             parts.append(
                 paragraph(
                     "Which group is the worst is looked up on other rows than those it is judged "
-                    "on, so that chance does not pick it. Of many groups, the 99 largest are "
-                    "compared, and the others as one."
+                    "on, so that chance does not pick it." + _joined(refits.comparison)
                 )
             )
     if own:
@@ -141,6 +140,13 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
         )
         parts.append(paragraph(words.origin(facts)))
     return "".join(parts)
+
+
+def _joined(found: Comparison) -> str:
+    """That small groups are compared as one, where they are."""
+    if SMALLER not in found.groups["group"]:
+        return ""
+    return f" The {MOST_GROUPS - 1} largest groups are compared, and the others as one."
 
 
 def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
