@@ -480,7 +480,7 @@ NO_ROWS = {
     *("n_outputs", "probabilities", "masses", "tail"),  # one array of any length: see below
     *("set_fit_request", "set_score_request", "get_metadata_routing", "set_callbacks"),
     *("to_frame", "get_feature_names_out"),  # found groups
-    "predict_to",  # a source
+    *("predict_to", "to_sklearn"),  # a source; nothing
     *("plot", "from_result"),  # displays
     # A problem's, for solvers: vectors come from its store.
     *("smoothing", "to_public", "evaluate", "visit", "take", "moved", "dual_oracle"),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._html import shows
 from drago._interrupts import interruptible
 from drago._validation import check_flag, check_number, numeric, shown
 from drago.intercept import best_intercept
@@ -76,6 +77,9 @@ class DROProblem:
         Subtracted from the losses: an estimate of what is attainable on each row, from a model that
         has not seen the row. The worst case is then about what could be done better, and not about
         noise. A constant changes the objective and nothing else.
+    process_group : process group, None or False
+        Whose ranks share the rows, each with tensors of its own (docs/torchrun.md). None is the
+        default group where torch.distributed is initialised, False this process alone.
 
     Examples
     --------
@@ -106,11 +110,11 @@ class DROProblem:
         fit_intercept: bool = False,
         constraint: Any = None,
         baseline: Any = None,
+        process_group: Any = None,
     ) -> None:
         self.loss = copy.copy(as_loss(loss))
-        self.rows, kept, self.n_outputs = open_rows(
-            X, y, loss=self.loss, sample_weight=sample_weight, groups=groups
-        )
+        given = {"sample_weight": sample_weight, "groups": groups, "process_group": process_group}
+        self.rows, kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
         if kept is not None:
             self._kept = kept
         if baseline is not None:
@@ -179,6 +183,8 @@ class DROProblem:
             f"uncertainty={self.uncertainty!r}, divergence={self.divergence.name!r}, "
             f"shift_cost={self.nu:g}, l2_reg={self.mu:g})"
         )
+
+    _repr_html_ = shows("n_samples n_features loss uncertainty divergence shift_cost l2_reg")
 
     # ---------------------------------------------------------------- sizes and constants
 
@@ -374,10 +380,10 @@ class DROProblem:
 
     def on_all_rows(self, weights: Vector) -> Vector:
         """Weights of the problem's rows as weights of all rows that were given."""
-        if np.shape(weights) != (self.n_samples,):
+        if np.shape(weights) != (self.rows.n_given,):
             raise ValueError(
                 f"weights must have one entry per row of positive weight, shape "
-                f"({self.n_samples},), but has shape {np.shape(weights)}."
+                f"({self.rows.n_given},), but has shape {np.shape(weights)}."
             )
         if self._kept is None:
             return weights
@@ -480,9 +486,9 @@ class DROProblem:
         """The problem on some of the rows, their weights normalised anew."""
         return self._replace(rows=self.rows.take(index))
 
-    def moved(self, device: Any) -> DROProblem:
-        """The problem with its rows on a device of torch."""
-        rows = on_device(self.rows, device, self.loss, self.uncertainty)
+    def moved(self, device: Any, process_group: Any = None) -> DROProblem:
+        """The problem with its rows on a device of torch, shared by the ranks of a group."""
+        rows = on_device(self.rows, device, self.loss, self.uncertainty, process_group)
         return self if rows is self.rows else self._replace(rows=rows, _kept=self._kept)
 
 

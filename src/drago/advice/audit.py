@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn import config_context
 
+from drago._html import card, paragraph, text
 from drago._interrupts import interruptible
 from drago._validation import (
     check_groups,
@@ -90,6 +91,19 @@ class Audit:
     def __str__(self) -> str:
         parts = [str(self.comparison), "", *self.notes, *self.verdict, "", self.code]
         return "\n".join(parts)
+
+    def to_frame(self) -> Any:
+        """The table of methods as a frame of pandas."""
+        return self.comparison.to_frame()
+
+    def groups_to_frame(self) -> Any:
+        """The table of groups as a frame of pandas."""
+        return self.comparison.groups_to_frame()
+
+    def _repr_html_(self) -> str:
+        said = [paragraph(line) for line in (*self.verdict, *self.notes)]
+        code = f"<pre>{text(self.code, None)}</pre>"
+        return card(repr(self), *said, self.comparison._repr_html_(), code)
 
 
 @interruptible

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from drago._html import card, pairs, paragraph
 from drago.problem import DROProblem
 
 Vector = npt.NDArray[np.float64]
@@ -82,6 +83,24 @@ class Certificate:
             f"Certificate(primal={self.primal:.8g}, dual={self.dual:.8g}, gap={self.gap:.2g}, "
             f"rel_gap={self.rel_gap:.2g}, bound={self.bound!r})"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "objective (primal)": self.primal,
+            "lower bound (dual)": self.dual,
+            "gap": self.gap,
+            "relative gap": self.rel_gap,
+            "objective of the model without features": self.reference,
+            "bound": self.bound,
+        }
+        said = "Nothing is known for certain about how far this point is from the best one."
+        if math.isfinite(self.gap):
+            said = (
+                f"No point has an objective below {self.dual:.6g}; this one has {self.primal:.6g}."
+            )
+            if self.restricted_to is not None:
+                said += f" This holds for points of norm at most {self.restricted_to:.4g}."
+        return card("Certificate", paragraph(said), pairs(facts))
 
 
 def uncertified(problem: DROProblem, primal: float) -> Certificate:

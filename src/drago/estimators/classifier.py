@@ -31,9 +31,10 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         Which reweightings of the rows the model is to stay good under. "mild" is ``ESRM(0.4)``: the
         worst row counts 1.2 times, the best one 0.8 times. "worst_group" is
         ``Grouped(Simplex())``, which needs ``groups`` in `fit` or `group_columns`; with
-        ``groups=y`` the classes are the groups. "excess_tail" is ``CVaR(0.2)`` with ``baseline="auto"``. Short names: "cvar"
-        (``CVaR(0.1)``), "extremile", "esrm", "chi2_ball", "kl_ball", "simplex". A ``CVaR`` of a
-        small tail without a baseline often collapses to a constant model, see `skill_`.
+        ``groups=y`` the classes are the groups. "excess_tail" is ``CVaR(0.2)`` with
+        ``baseline="auto"``. Short names: "cvar" (``CVaR(0.1)``), "extremile", "esrm", "chi2_ball",
+        "kl_ball", "simplex". A ``CVaR`` of a small tail without a baseline often collapses to a
+        constant model, see `skill_`.
     divergence : {"auto", "chi2", "kl"} or Divergence
         How a reweighting is measured. "auto" is the ball's own for a ball, otherwise chi2.
     shift_cost : float >= 0 or "auto"

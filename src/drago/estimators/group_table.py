@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from drago._frames import as_frame
+from drago._html import MOST_LINES, card, table
 from drago._validation import refuse_masked
 from drago.estimators.columns import Columns
 from drago.estimators.rules import Rule, numbers_of
@@ -117,6 +118,13 @@ class FoundGroups:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        names = ("rule", "rows", "share", "loss", "excess", "excess_low", "excess_high")
+        columns: dict[str, Any] = {name: self.table[name] for name in names}
+        columns["stands out"] = ["yes" if worse else "" for worse in self.stands_out]
+        caption = "Groups, the worst one first; intervals hold for all of them together"
+        return card(repr(self), table(columns, caption, most=MOST_LINES))
 
     def __repr__(self) -> str:
         worse = int(self.stands_out.sum())

@@ -26,9 +26,9 @@ class DRORegressor(RegressorMixin, DROEstimator):
     uncertainty : {"mild", "worst_group", "excess_tail"}, a set, or a set's short name
         Which reweightings of the rows the model is to stay good under. "mild" is ``ESRM(0.4)``: the
         worst row counts 1.2 times, the best one 0.8 times. "worst_group" is
-        ``Grouped(Simplex())``, which needs ``groups`` in `fit` or `group_columns`. "excess_tail" is ``CVaR(0.2)`` with
-        ``baseline="auto"``. Short names: "cvar" (``CVaR(0.1)``, the mean loss of the worst tenth),
-        "extremile", "esrm", "chi2_ball", "kl_ball", "simplex".
+        ``Grouped(Simplex())``, which needs ``groups`` in `fit` or `group_columns`. "excess_tail" is
+        ``CVaR(0.2)`` with ``baseline="auto"``. Short names: "cvar" (``CVaR(0.1)``, the mean loss of
+        the worst tenth), "extremile", "esrm", "chi2_ball", "kl_ball", "simplex".
     loss : {"squared", "huber"}, Loss or callable
         "huber" is ``Huber(1.0)``; for a function see `DROProblem`.
     divergence : {"auto", "chi2", "kl"} or Divergence

@@ -26,6 +26,7 @@ from drago.rows.evaluation import NonFiniteLossError as NonFiniteLossError
 from drago.rows.evaluation import Visit as Visit
 from drago.rows.factor import Factor
 from drago.rows.kinds import is_a as is_a
+from drago.rows.processes import OneProcess
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ Kept = npt.NDArray[np.bool_] | None
 """Which of the rows that were given have weight; None for all of them."""
 
 
-class RowStore:
+class RowStore(OneProcess):
     """The rows of a problem, wherever they are.
 
     Attributes
@@ -51,8 +52,7 @@ class RowStore:
     p : row vector
         The nominal weights: positive, with sum 1.
     y, groups, baseline : row vectors
-        `groups` and `baseline` are None where none were given. The losses of a store are those of
-        the model less the baseline.
+        `groups` and `baseline` may be None. Losses of a store are those of the model less it.
     """
 
     n_samples: int
@@ -63,11 +63,10 @@ class RowStore:
     groups: RowVector | None
     baseline: RowVector | None = None
 
-    # What a store can do beyond the operations below; a solver names what it needs.
     capabilities: ClassVar[frozenset[str]] = frozenset()
-    """Some of "single rows" (steps on one row at a time), "whole vectors" (sets of a user's own),
-    "compiled" (arrays that compiled code runs on), "responses" (how weights move with the losses,
-    for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
+    """What solvers may need: "single rows" (steps on one row at a time), "whole vectors" (sets of
+    a user's own), "compiled" (arrays that compiled code runs on), "responses" (how weights move
+    with the losses, for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
     own_metric: Callable[..., Any] | None = None
     """``(problem, kind, floor) -> (Metric, passes)`` where there is no X to make a metric from."""
     is_linear: bool = True
@@ -78,6 +77,7 @@ class RowStore:
     is_sparse: bool = False
     is_uniform: bool = False
     """Whether all nominal weights are known to be equal."""
+    n_rounds: int = 0
     least_part: int = 2000
     most_part: int = 1 << 62
     """Rows below which a smaller problem takes no less time, and those that `take` has room for."""

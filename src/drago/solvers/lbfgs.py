@@ -432,7 +432,7 @@ class _LineSearchRun(_LBFGSRun):
         arrays |= {"metric.eigenvalues": metric.eigenvalues, **memory.state()}
         arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         vectors = {"raw": ev.raw, "losses": ev.losses, "dlosses": ev.dlosses, "q": here.q}
-        arrays |= {name: rows.export(vector) for name, vector in vectors.items()}
+        arrays |= {name: rows.saved(vector) for name, vector in vectors.items()}
         if metric.basis is not None:
             arrays["metric.basis"] = metric.basis
         return arrays, {
@@ -463,7 +463,7 @@ class _LineSearchRun(_LBFGSRun):
         self._move_in(self.loop.metric)
         rows = self.problem.rows
         raw, losses, dlosses, q = (
-            rows.imported(arrays[name]) for name in ("raw", "losses", "dlosses", "q")
+            rows.restored(arrays[name]) for name in ("raw", "losses", "dlosses", "q")
         )
         self.last = _TriedPoint(
             settings["value"],

@@ -28,8 +28,49 @@ class Tilted(NamedTuple):
     effective: float
 
 
-class _Losses:
-    """The rows, and their sums at any theta."""
+class Tilt:
+    """Losses, and their sums at any theta.
+
+    Attributes
+    ----------
+    top, centre, offset : float
+        The greatest loss, about the mean, and what rounding leaves of that.
+    variance : float
+    is_small : bool
+        Whether the radius is.
+    """
+
+    SMALL = _SMALL
+    top: float
+    centre: float
+    offset: float
+    variance: float
+    is_small: bool
+
+    def tied(self) -> float:
+        """The weight of the greatest loss."""
+        raise NotImplementedError
+
+    def sums(self, theta: float, near: bool) -> Sequence[float]:
+        """The sums of ``p e``, ``p e d`` and ``p e d^2``, with ``e = exp(theta d)``.
+
+        d is the distance of a loss to the top. Where `near`, it is that to the mean, and the first
+        two sums have ``e - 1 - theta d`` and ``e - 1`` for e: tiny divergences keep their digits.
+        """
+        raise NotImplementedError
+
+    def at(self, theta: float) -> tuple[float, float]:
+        """The divergence at theta, and the variance of the losses under its weights."""
+        near = self.is_small and theta * (self.top - self.centre) < _NEAR
+        total, first, second = self.sums(theta, near)
+        mass = 1.0 + total if near else total
+        mean = first / mass
+        spent = theta * mean - (math.log1p(total) if near else math.log(total))
+        return spent, max(second / mass - mean * mean, 0.0)
+
+
+class _Losses(Tilt):
+    """The losses of rows in parts."""
 
     def __init__(self, parts: Sequence[Part], radius: float) -> None:
         self.parts, self.is_small = parts, radius < _SMALL
@@ -50,30 +91,26 @@ class _Losses:
         return (u - self.centre) - self.offset
 
     def tied(self) -> float:
-        """The weight of the greatest loss."""
         return self._sum(lambda u: (u == self.top).astype(np.float64))
 
-    def at(self, theta: float) -> tuple[float, float]:
-        """The divergence at theta, and the variance of the losses under its weights."""
-        near = self.is_small and theta * (self.top - self.centre) < _NEAR
-        total = first = second = 0.0
+    def sums(self, theta: float, near: bool) -> Sequence[float]:
+        sums = np.zeros(3)
         for u, p in few(self.parts):
-            if near:  # differences to 1, without the 1: tiny divergences keep their digits
-                d = self._apart(u)
-                x = theta * d
-                e = np.expm1(x)
-                terms = e - x, e * d, (e + 1.0) * d * d
-            else:
-                d = u - self.top
-                e = np.exp(np.maximum(theta * d, FAINT))
-                terms = e, e * d, e * d * d
-            total += self._weighted(terms[0], p)
-            first += self._weighted(terms[1], p)
-            second += self._weighted(terms[2], p)
-        mass = 1.0 + total if near else total
-        mean = first / mass
-        spent = theta * mean - (math.log1p(total) if near else math.log(total))
-        return spent, max(second / mass - mean * mean, 0.0)
+            d = self._apart(u) if near else u - self.top
+            sums += [self._weighted(terms, p) for terms in tilt_terms(d, theta, near)]
+        return sums.tolist()
+
+
+def tilt_terms(
+    d: np.ndarray, theta: float, near: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `Tilt.sums` are the sums of, from losses less their mean or the greatest."""
+    if near:  # differences to 1, without the 1: tiny divergences keep their digits
+        x = theta * d
+        e = np.expm1(x)
+        return e - x, e * d, (e + 1.0) * d * d
+    e = np.exp(np.maximum(theta * d, FAINT))
+    return e, e * d, e * d * d
 
 
 def kl_ball(
@@ -88,14 +125,26 @@ def kl_ball(
     theta : float
         Where to start, or NaN.
     """
-    losses = _Losses(parts, radius)
+    effective = price_in_ball(_Losses(parts, radius), c, radius, theta)
+    kind = KL if effective > 0.0 else VERTEX
+    return Tilted(search_parts(kind, parts, effective, math.inf, None, room).q, effective)
+
+
+def price_in_ball(losses: Tilt, c: float, radius: float, theta: float) -> float:
+    """``c + lambda`` of a KL ball: what the losses are divided by; 0 for a vertex.
+
+    Parameters
+    ----------
+    theta : float
+        Where to start, or NaN.
+    """
     high = math.inf
     if c > 0.0:
         high = 1.0 / c
         if losses.variance == 0.0 or losses.at(high)[0] <= radius:
-            return Tilted(search_parts(KL, parts, c, math.inf, None, room).q, c)
+            return c
     elif -math.log(losses.tied()) <= radius:
-        return Tilted(search_parts(VERTEX, parts, 0.0, math.inf, None, room).q, 0.0)
+        return 0.0
     low, cold = 0.0, min(math.sqrt(2.0 * radius / losses.variance), 0.5 * high)
     if not 1e-6 * cold < theta < min(high, 1e6 * cold):
         theta = cold
@@ -116,4 +165,4 @@ def kl_ball(
         if abs(step - theta) <= 4e-16 * theta or abs(spent - radius) <= 1e-14 * radius:
             break
         theta = step
-    return Tilted(search_parts(KL, parts, 1.0 / theta, math.inf, None, room).q, 1.0 / theta)
+    return 1.0 / theta

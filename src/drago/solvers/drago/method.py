@@ -108,6 +108,10 @@ class Drago(Method):
     can_resume = has_threads = True
     layout = 6  # of what is saved: a checkpoint with another one is refused
 
+    def resumes(self, problem: DROProblem) -> bool:
+        """Its tables are saved where they are arrays."""
+        return problem.rows.is_on_host
+
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):
             check_option("step_size", self.step_size, ("auto", "theory"))
