@@ -16,7 +16,7 @@ import drago
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-LOWER = re.compile(r"([\w-]+)>=([\d.]+)")
+LOWER = re.compile(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)")
 
 
 def test_the_version_has_one_home():

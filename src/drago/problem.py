@@ -75,8 +75,7 @@ class DROProblem:
         The set W of the coefficients.
     baseline : float or array of shape (n,), optional
         Subtracted from the losses: an estimate of what is attainable on each row, from a model that
-        has not seen the row. The worst case is then about what could be done better, and not about
-        noise. A constant changes the objective and nothing else.
+        has not seen the row, so that the worst case is about what could be done better.
     process_group : process group, None or False
         Whose ranks share the rows, each with tensors of its own (docs/torchrun.md). None is the
         default group where torch.distributed is initialised, False this process alone.
