@@ -77,8 +77,7 @@ class DROProblem:
         Subtracted from the losses: an estimate of what is attainable on each row, from a model that
         has not seen the row, so that the worst case is about what could be done better.
     process_group : process group, None or False
-        Whose ranks share the rows, each with tensors of its own (docs/torchrun.md). None is the
-        default group where torch.distributed is initialised, False this process alone.
+        Whose ranks share the rows, each with tensors of its own; None is the default group.
 
     Examples
     --------
@@ -113,11 +112,9 @@ class DROProblem:
     ) -> None:
         self.loss = copy.copy(as_loss(loss))
         given = {"sample_weight": sample_weight, "groups": groups, "process_group": process_group}
-        self.rows, kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
-        if kept is not None:
-            self._kept = kept
+        self.rows, self._kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
         if baseline is not None:
-            self.rows = with_baseline(self.rows, baseline, kept)
+            self.rows = with_baseline(self.rows, baseline, self._kept)
         if self.loss.is_classification and self.n_classes < 2:
             only = int(np.argmax(self.class_masses))
             raise ValueError(

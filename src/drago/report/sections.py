@@ -289,10 +289,11 @@ def weights(facts: Facts, rows: bool) -> str:
     )
     if rows:
         p, q = worst.nominal_weights, worst.dual_weights
-        order = np.lexsort((-worst.losses, -q))[: min(10, int(np.count_nonzero(q)))]
+        ratio = np.divide(q, p, out=np.zeros_like(q), where=p > 0)
+        order = np.lexsort((-worst.losses, -ratio))[: min(10, int(np.count_nonzero(q)))]
         columns: dict[str, Any] = {
             "row": [str(label) for label in facts.index[order].tolist()],
-            "weight": q[order] / p[order],
+            "weight": ratio[order],
             "loss": worst.losses[order],
         }
         if np.ndim(facts.y) == 1:
@@ -303,8 +304,8 @@ def weights(facts: Facts, rows: bool) -> str:
         if facts.groups is not None:
             columns["group"] = [label_of(label) for label in facts.groups[order].tolist()]
         caption = (
-            "The rows with the largest worst-case weights, by their index; 1 is the weight in a "
-            "plain mean"
+            "The rows with the largest worst-case weights, by their index; 1 is the weight in the "
+            "mean of all rows"
         )
         beside = scrolled(table(columns, caption), "Rows with the largest weights")
         parts.append(figures(picture, beside))
