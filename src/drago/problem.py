@@ -43,7 +43,8 @@ class DROProblem:
 
     ``min over w in W  max over q in Q  sum_i q_i (l_i(w) - b_i) - nu D(q || p) + (mu/2) ||w||^2``
 
-    with the losses l_i and a baseline b_i, which is 0 unless it is given. The problem is immutable, knows no solver, and keeps `X` without a copy where it can.
+    with the losses l_i and a baseline b_i, which is 0 unless it is given. The problem never
+    changes, knows no solver, and keeps `X` without a copy where it can.
 
     Parameters
     ----------
