@@ -216,7 +216,7 @@ def limited(group, rank, n_ranks, data, settings):
     import drago
 
     problem = make(group, rank, n_ranks, data, settings)
-    method = drago.LBFGS(metric="diagonal")
+    method = drago.GradientDescent()
     out = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -226,7 +226,7 @@ def limited(group, rank, n_ranks, data, settings):
 
         def enough(progress):
             calls.append(progress.n_iter)
-            return len(calls) == 2
+            return True
 
         out.append(facts(problem, drago.solve(problem, method, tol=0.0, callback=enough)))
         out.append(len(calls))
