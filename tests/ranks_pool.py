@@ -161,9 +161,10 @@ def weighed(group, rank, n_ranks, few, cases):
     import torch
 
     import drago
-    from drago.oracles import ranks
+    from drago.oracles import rank_search
 
-    rule, ranks._RULE = ranks._RULE, replace(ranks._RULE, few=few, sample=64)
+    rule = rank_search._RULE
+    rank_search._RULE = replace(rule, few=few, sample=64)
     out = []
     try:
         for u, weight, c, settings in cases:
@@ -182,7 +183,7 @@ def weighed(group, rank, n_ranks, few, cases):
                 found.append(problem.rows.ranks.joined(q).numpy())
             out.append(found)
     finally:
-        ranks._RULE = rule
+        rank_search._RULE = rule
     return out
 
 
