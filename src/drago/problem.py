@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._html import shows
 from drago._interrupts import interruptible
 from drago._validation import check_flag, check_number, numeric, shown
 from drago.intercept import best_intercept
@@ -77,8 +78,7 @@ class DROProblem:
         worst case is about what could be done better, and not about noise. It must come from a
         model that has not seen the row. A constant changes the objective and nothing else.
     process_group : process group, None or False
-        Whose ranks share the rows, each with tensors of its own (docs/torchrun.md). None is the
-        default group where torch.distributed is initialised, False this process alone.
+        Whose ranks share the rows, each with tensors of its own; None is the default group.
 
     Examples
     --------
@@ -113,11 +113,9 @@ class DROProblem:
     ) -> None:
         self.loss = copy.copy(as_loss(loss))
         given = {"sample_weight": sample_weight, "groups": groups, "process_group": process_group}
-        self.rows, kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
-        if kept is not None:
-            self._kept = kept
+        self.rows, self._kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
         if baseline is not None:
-            self.rows = with_baseline(self.rows, baseline, kept)
+            self.rows = with_baseline(self.rows, baseline, self._kept)
         if self.loss.is_classification and self.n_classes < 2:
             only = int(np.argmax(self.class_masses))
             raise ValueError(
@@ -182,6 +180,8 @@ class DROProblem:
             f"uncertainty={self.uncertainty!r}, divergence={self.divergence.name!r}, "
             f"shift_cost={self.nu:g}, l2_reg={self.mu:g})"
         )
+
+    _repr_html_ = shows("n_samples n_features loss uncertainty divergence shift_cost l2_reg")
 
     # ---------------------------------------------------------------- sizes and constants
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn import config_context
 
+from drago._html import card, paragraph, text
 from drago._interrupts import interruptible
 from drago._validation import (
     check_groups,
@@ -62,6 +63,18 @@ class Audit:
         What was left out, and why: rows, folds.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=120)
+    >>> audit = drago.audit(X, y, n_repeats=1, time_budget=0.0, verbose=0)
+    >>> audit.recommended in audit.comparison.models
+    True
+    >>> audit.model.predict(X).shape
+    (120,)
     """
 
     comparison: Comparison
@@ -78,6 +91,19 @@ class Audit:
     def __str__(self) -> str:
         parts = [str(self.comparison), "", *self.notes, *self.verdict, "", self.code]
         return "\n".join(parts)
+
+    def to_frame(self) -> Any:
+        """The table of methods as a frame of pandas."""
+        return self.comparison.to_frame()
+
+    def groups_to_frame(self) -> Any:
+        """The table of groups as a frame of pandas."""
+        return self.comparison.groups_to_frame()
+
+    def _repr_html_(self) -> str:
+        said = [paragraph(line) for line in (*self.verdict, *self.notes)]
+        code = f"<pre>{text(self.code, None)}</pre>"
+        return card(repr(self), *said, self.comparison._repr_html_(), code)
 
 
 @interruptible
@@ -132,6 +158,16 @@ def audit(
     below 0, and that of the mean loss below 2% of the mean fit's. The mean fit where there is none.
     Group interactions need the group of every new row, so they are reported and not recommended.
     Of more than 20,000 rows, so many are drawn. Weights do not enter the search for groups.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=120)
+    >>> audit = drago.audit(X, y, n_repeats=1, time_budget=0.0, verbose=0)  # more time tells more
+    >>> print(audit.verdict[-1])
+    Use the mean fit.
     """
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from drago._html import card, pairs, paragraph
 from drago.problem import DROProblem
 
 Vector = npt.NDArray[np.float64]
@@ -52,6 +53,16 @@ class Certificate:
     stationarity : float or None
         ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
         gap is infinite.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> certificate = drago.certify(problem, np.zeros(3))
+    >>> certificate.rel_gap  # w = 0 has gained nothing yet
+    1.0
+    >>> bool(certificate.dual <= drago.solve(problem).primal <= certificate.primal)
+    True
     """
 
     primal: float
@@ -71,6 +82,24 @@ class Certificate:
             f"Certificate(primal={self.primal:.8g}, dual={self.dual:.8g}, gap={self.gap:.2g}, "
             f"rel_gap={self.rel_gap:.2g}, bound={self.bound!r})"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "objective (primal)": self.primal,
+            "lower bound (dual)": self.dual,
+            "gap": self.gap,
+            "relative gap": self.rel_gap,
+            "objective of the model without features": self.reference,
+            "bound": self.bound,
+        }
+        said = "Nothing is known for certain about how far this point is from the best one."
+        if math.isfinite(self.gap):
+            said = (
+                f"No point has an objective below {self.dual:.6g}; this one has {self.primal:.6g}."
+            )
+            if self.restricted_to is not None:
+                said += f" This holds for points of norm at most {self.restricted_to:.4g}."
+        return card("Certificate", paragraph(said), pairs(facts))
 
 
 def uncertified(problem: DROProblem, primal: float) -> Certificate:

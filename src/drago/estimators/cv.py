@@ -327,6 +327,13 @@ random_state, device : as for `DRORegressor`
     fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
     the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
     after the fit on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> drago.DRORegressorCV(["mild"], cv=3, baseline=None).fit(X, X[:, 0]).criterion_
+    'found_group_excess'
     """
 
     def __init__(
@@ -437,6 +444,14 @@ random_state, device : as for `DROClassifier`
     fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
     the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
     after the fit on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> model = drago.DROClassifierCV(["mild"], cv=3, baseline=None).fit(X, X[:, 0] > 0)
+    >>> model.criterion_
+    'found_group_excess'
     """
 
     def __init__(

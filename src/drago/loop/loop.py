@@ -126,6 +126,7 @@ class Loop:
         self._is_start_given = start is not None
         self._checkpoints = checkpoints
         self._others = [adapted(other) for other in others]
+        self.rounds_before = problem.rows.n_rounds
         self._guard = guard()
 
     # ------------------------------------------------------------------------ for methods

@@ -25,10 +25,11 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
     is_heard = not loop.quiet and problem.rows.is_first
     if loop.status not in (Status.OPTIMAL, Status.STATIONARY) and is_heard:
         warn(message)
+    weights = problem.rows.export(dual.dual_weights)
     return SolverResult(
         coef=coef,
         intercept=intercept,
-        dual_weights=problem.rows.export(dual.dual_weights),
+        dual_weights=weights,
         primal=best.primal,
         dual=best.primal - gap,
         gap=gap,
@@ -46,4 +47,5 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
         solver=method.name,
         stationarity=best.stationarity,
         history=History(tuple(loop.ledger.records)),
+        n_rounds=problem.rows.n_rounds - loop.rounds_before,
     )

@@ -100,8 +100,8 @@ class Checkpoints:
             return
         arrays, settings = snapshot()
         mine, more = _pack(loop)
-        names = {f"method.{name}": array for name, array in arrays.items()}
-        names |= {f"loop.{name}": array for name, array in mine.items()}
+        names = {f"method.{name}": np.asarray(array) for name, array in arrays.items()}
+        names |= {f"loop.{name}": np.asarray(array) for name, array in mine.items()}
         try:
             if rows.is_first:
                 more = {"identity": self._identity, "loop": more, "method": settings}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drago.oracles.rank_search import RankSearch, highest
 from drago.oracles.rounds.arrays import BALL, CHI2, KL, VERTEX
-from drago.oracles.rounds.tilt import Tilt, tilt
+from drago.oracles.rounds.tilt import Tilt, price_in_ball
 from drago.oracles.tensors import BoundOracle, TensorOracle
 from drago.oracles.thresholds import is_zero
 
@@ -75,7 +75,7 @@ class RankOracle(BoundOracle):
         """Of a KL ball."""
         rows = self.rows
         losses = _Losses(rows, u, radius)
-        effective = tilt(losses, c, radius, self.memory["threshold"])
+        effective = price_in_ball(losses, c, radius, self.memory["threshold"])
         if effective > c:
             self.memory = {"threshold": 1.0 / effective, "moved": math.nan}
         return highest(rows, u, losses.top, effective)

@@ -82,6 +82,14 @@ class TensorOracle:
     `Spectrum` calls a user's function, which works on arrays. Its values for a number of rows of
     equal weight are asked for once and kept. With ``integral=`` and unequal weights every call
     makes a round trip to the processor; with ``density=`` none does.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from drago import CVaR
+    >>> from drago.torch_engine import TensorOracle
+    >>> TensorOracle(CVaR(0.5)).weights(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.0)
+    tensor([0.0000, 0.0000, 0.5000, 0.5000])
     """
 
     def __init__(self, uncertainty: Any = "cvar", divergence: Divergence | str = "auto") -> None:

@@ -50,6 +50,14 @@ class SortedLossDisplay:
         The mean of the tail, over its width.
     ax_ : Axes
     figure_ : Figure
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> from drago.plotting import SortedLossDisplay
+    >>> X = np.arange(20.0).reshape(-1, 1)
+    >>> model = drago.DRORegressor().fit(X, X[:, 0] ** 2)
+    >>> display = SortedLossDisplay.from_estimator(model, X, X[:, 0] ** 2)
     """
 
     line_: Any
@@ -227,6 +235,13 @@ class TailRiskDisplay:
     line_ : Line2D
     ax_ : Axes
     figure_ : Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from drago.plotting import TailRiskDisplay
+    >>> losses = np.random.default_rng(0).exponential(size=100)
+    >>> display = TailRiskDisplay.from_predictions(losses, name="a model")
     """
 
     line_: Any

@@ -39,6 +39,14 @@ class WeightsDisplay:
         None where there is no cap, or where the same line is on the axes already.
     ax_ : Axes
     figure_ : Figure
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> from drago.plotting import WeightsDisplay
+    >>> X = np.arange(20.0).reshape(-1, 1)
+    >>> model = drago.DRORegressor(drago.CVaR(0.2)).fit(X, X[:, 0] ** 2)
+    >>> display = WeightsDisplay.from_estimator(model, X, X[:, 0] ** 2)
     """
 
     line_: Any

@@ -63,11 +63,10 @@ class RowStore(OneProcess):
     groups: RowVector | None
     baseline: RowVector | None = None
 
-    # What a store can do beyond the operations below; a solver names what it needs.
     capabilities: ClassVar[frozenset[str]] = frozenset()
-    """Some of "single rows" (steps on one row at a time), "whole vectors" (sets of a user's own),
-    "compiled" (arrays that compiled code runs on), "responses" (how weights move with the losses,
-    for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
+    """What solvers may need: "single rows" (steps on one row at a time), "whole vectors" (sets of
+    a user's own), "compiled" (arrays that compiled code runs on), "responses" (how weights move
+    with the losses, for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
     own_metric: Callable[..., Any] | None = None
     """``(problem, kind, floor) -> (Metric, passes)`` where there is no X to make a metric from."""
     is_linear: bool = True
@@ -78,6 +77,7 @@ class RowStore(OneProcess):
     is_sparse: bool = False
     is_uniform: bool = False
     """Whether all nominal weights are known to be equal."""
+    n_rounds: int = 0
     least_part: int = 2000
     most_part: int = 1 << 62
     """Rows below which a smaller problem takes no less time, and those that `take` has room for."""

@@ -32,7 +32,11 @@ class Opened(NamedTuple):
 
 
 # Packages whose objects are not arrays, and the modules that open them when they are first met.
-_HOMES = {"torch": "drago.rows.device", "drago": "drago.rows.sources"}
+_HOMES = {
+    "torch": "drago.rows.device",
+    "drago": "drago.rows.sources",
+    "dask": "drago.rows.cluster.open",
+}
 
 
 def _open_blocks(X: Blocks, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
@@ -62,7 +66,7 @@ def open_rows(
 
     Parameters
     ----------
-    X : array, sparse matrix, tensor, source, `Blocks`, or what was registered
+    X : array, sparse matrix, tensor, source, Dask collection, `Blocks`, or what was registered
     y : array of shape (n,)
         None where X comes with it.
     loss : Loss
@@ -128,7 +132,7 @@ def on_device(
     """The same rows on a device of torch, or this rank's share of them."""
     if hasattr(rows, "parts"):
         raise ValueError(
-            f"rows in files or in parts are read on this machine and cannot go to device={device!r}"
+            f"rows in files or in parts stay where they are and cannot go to device={device!r}"
             ": leave device=None, or give X and y as arrays or tensors that fit the device."
         )
     home = importlib.import_module(_HOMES["torch"])

@@ -117,6 +117,10 @@ class ArrayPart(Part, ArrayRows):
     def n_groups(self) -> int:  # type: ignore[override]
         return 0 if self.groups is None else int(self.groups.max()) + 1
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrays that were sent may begin anywhere in memory; compiled code wants them aligned."""
+        super().__setstate__({name: _aligned(value) for name, value in state.items()})
+
     def with_baseline(self, baseline: Vector | None) -> ArrayPart:
         return ArrayPart(**(self.__getstate__() | {"baseline": baseline}))
 
@@ -214,6 +218,14 @@ class ArrayPart(Part, ArrayRows):
         self, loss: Any, raw: Matrix, q: Vector, sums: Vector, masses: Any
     ) -> tuple[Matrix, Vector]:
         return loss.balance_with(self.y, raw, q, sums, masses)
+
+
+def _aligned(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value if value.flags.aligned else value.copy()
+    if value is None or all(each.flags.aligned for each in (value.data, value.indices)):
+        return value
+    return value.copy()
 
 
 def _bins(labels: Any, values: Vector, size: int) -> Vector:

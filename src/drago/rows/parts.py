@@ -99,6 +99,10 @@ class PartedRows(Part):
             for k, part in enumerate(self.parts)
         ]
 
+    def _mapped(self, name: str, arguments: Sequence[Any], settings: dict[str, Any]) -> Any:
+        """A vector, a selection or a tuple of these from those of the parts."""
+        return self._together(self._each(name, arguments, settings))
+
     def _together(self, found: list[Any]) -> Any:
         """Vectors from those of the parts, and tuples of vectors from tuples."""
         if isinstance(found[0], tuple):
@@ -321,9 +325,9 @@ def _derived(name: str, kind: str) -> Any:
     """An operation on parts from that of each part."""
 
     def operation(self: PartedRows, *arguments: Any, **settings: Any) -> Any:
-        found = self._each(name, arguments, settings)
         if kind in ("map", "choose"):
-            return self._together(found)
+            return self._mapped(name, arguments, settings)
+        found = self._each(name, arguments, settings)
         if kind == "greatest":
             return max(found)
         return _sum(found)

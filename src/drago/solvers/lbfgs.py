@@ -48,6 +48,13 @@ class LBFGS(Method):
         The norm in which it moves (`drago.metric`).
     progressive : bool
         Whether large problems are first solved on a part of their rows, to start from there.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> drago.solve(problem, drago.LBFGS(metric="auto", progressive=True)).solver
+    'lbfgs'
     """
 
     memory: int = 20

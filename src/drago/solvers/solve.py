@@ -130,6 +130,15 @@ def solve(
     SolverResult
         Whatever the status, the best certified point. `KeyboardInterrupt` ends the solve and
         returns it too, with status ``interrupted``.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X, y = np.eye(3), np.array([1.0, 2.0, 6.0])
+    >>> problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.5), shift_cost=0.1, l2_reg=0.1)
+    >>> result = drago.solve(problem, tol=1e-8)
+    >>> result.coef.round(2)
+    array([0.49, 1.41, 5.22])
     """
     began = time.perf_counter()
     problem = _on_device(check_problem(problem), device, process_group)

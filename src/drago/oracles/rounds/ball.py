@@ -99,6 +99,25 @@ class BallRows(Rows):
             step = max(step, (self.price - place.a) / place.b)
         return self.moved(place.ref, place.x + step)
 
+    known_around: tuple[float, float, float] | None = None
+    """What `around` would find, where these are not all rows."""
+
+    def around(self, found: Place) -> tuple[float, float, float]:
+        """Sums of ``p r`` and ``p r^2`` above the threshold, r from their mean; the mass below.
+
+        Around their mean: the variance of rows that are close to each other keeps its digits.
+        """
+        mean = found.a / found.b
+        e, f, out = 0.0, 0.0, 0.0
+        for u, p in few(self.parts):
+            r = self.scaled(u, found)
+            above = r >= 0.0
+            out += self.mass(~above, p)
+            r -= mean
+            r *= above
+            e, f = e + self.sum(r, p), f + self.sum(r * r, p)
+        return e, f, out
+
     def weights(self, found: Place, room: Room) -> tuple[list[np.ndarray], float]:
         if self.top(found):
             self.effective = 0.0
@@ -109,15 +128,8 @@ class BallRows(Rows):
             cut, over = mean + (self.price - found.a) / found.b, 1.0 / self.price
             self.effective = self.given
         else:
-            # Around their mean: the variance of rows that are close to each other keeps its digits.
-            e, f, out = 0.0, 0.0, 0.0
-            for u, p in few(self.parts):
-                r = self.scaled(u, found)
-                above = r >= 0.0
-                out += self.mass(~above, p)
-                r -= mean
-                r *= above
-                e, f = e + self.sum(r, p), f + self.sum(r * r, p)
+            known = self.known_around
+            e, f, out = self.around(found) if known is None else known
             e, f = e / found.b, f / found.b
             variance, left = f - e * e, 2.0 * self.radius * found.b - out
             cut, over = mean, 1.0 / found.a

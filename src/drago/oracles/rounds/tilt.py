@@ -94,21 +94,23 @@ class _Losses(Tilt):
         return self._sum(lambda u: (u == self.top).astype(np.float64))
 
     def sums(self, theta: float, near: bool) -> Sequence[float]:
-        total = first = second = 0.0
+        sums = np.zeros(3)
         for u, p in few(self.parts):
-            if near:
-                d = self._apart(u)
-                x = theta * d
-                e = np.expm1(x)
-                terms = e - x, e * d, (e + 1.0) * d * d
-            else:
-                d = u - self.top
-                e = np.exp(np.maximum(theta * d, FAINT))
-                terms = e, e * d, e * d * d
-            total += self._weighted(terms[0], p)
-            first += self._weighted(terms[1], p)
-            second += self._weighted(terms[2], p)
-        return total, first, second
+            d = self._apart(u) if near else u - self.top
+            sums += [self._weighted(terms, p) for terms in tilt_terms(d, theta, near)]
+        return sums.tolist()
+
+
+def tilt_terms(
+    d: np.ndarray, theta: float, near: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `Tilt.sums` are the sums of, from losses less their mean or the greatest."""
+    if near:  # differences to 1, without the 1: tiny divergences keep their digits
+        x = theta * d
+        e = np.expm1(x)
+        return e - x, e * d, (e + 1.0) * d * d
+    e = np.exp(np.maximum(theta * d, FAINT))
+    return e, e * d, e * d * d
 
 
 def kl_ball(
@@ -123,13 +125,19 @@ def kl_ball(
     theta : float
         Where to start, or NaN.
     """
-    effective = tilt(_Losses(parts, radius), c, radius, theta)
+    effective = price_in_ball(_Losses(parts, radius), c, radius, theta)
     kind = KL if effective > 0.0 else VERTEX
     return Tilted(search_parts(kind, parts, effective, math.inf, None, room).q, effective)
 
 
-def tilt(losses: Tilt, c: float, radius: float, theta: float) -> float:
-    """``c + lambda`` of a KL ball: what the losses are divided by, 0 for a vertex."""
+def price_in_ball(losses: Tilt, c: float, radius: float, theta: float) -> float:
+    """``c + lambda`` of a KL ball: what the losses are divided by; 0 for a vertex.
+
+    Parameters
+    ----------
+    theta : float
+        Where to start, or NaN.
+    """
     high = math.inf
     if c > 0.0:
         high = 1.0 / c

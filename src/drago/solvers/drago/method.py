@@ -82,6 +82,13 @@ class Drago(Method):
 
     With primal="support" and with `refresh` the method is no longer Algorithm 1: the primal
     gradient has no noise, and at a refreshment the weights are set to the exact ones.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> drago.solve(problem, drago.Drago(metric="euclidean", finish="none")).solver
+    'drago'
     """
 
     step_size: float | str = "auto"

@@ -33,6 +33,14 @@ class Grouped(UncertaintySet):
     ----------
     inner : UncertaintySet or str
         The set for the groups' masses.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), groups=["a", "a", "b", "b"],
+    ...                            uncertainty=drago.Grouped(drago.Simplex()), shift_cost=0.0)
+    >>> problem.worst_case_weights(np.array([1.0, 2.0, 0.0, 4.0]))  # group b has the larger mean
+    array([0. , 0. , 0.5, 0.5])
     """
 
     needs_groups = True

@@ -1,0 +1,347 @@
+"""Dask collections as rows on the workers: how they are cut into parts, and what is checked."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drago._validation import check_features, check_sample_weight, is_missing
+from drago.rows.cluster.engine import Engine, LocalEngine, as_engine
+from drago.rows.cluster.store import DaskRows, Layout
+from drago.rows.open import NEGLIGIBLE, Opened
+from drago.rows.part import ArrayPart
+
+LOCAL = (
+    "there is no Dask client, so the rows are worked on by threads of this process: make a "
+    "distributed.Client first to use a cluster."
+)
+
+
+@dataclass(frozen=True)
+class _PartRule:
+    """How large the parts are; it depends on the data alone, and so do all sums."""
+
+    parts: int = 32
+    """So many parts where these are neither too small nor too large."""
+    least: int = 1 << 25
+    """Bytes of a part below which neighbours are merged,"""
+    most: int = 1 << 29
+    """and bytes above which it is split."""
+
+
+RULE = _PartRule()
+
+
+class Facts(NamedTuple):
+    """What is known of a block: rows, features, bytes, entries, kind, labels, weights, groups."""
+
+    n: int
+    shape: tuple[int, ...]
+    n_bytes: int
+    n_entries: int
+    is_sparse: bool
+    values: Any
+    """Distinct values of labels or groups."""
+    most: float
+    least: float
+
+
+def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+    """The store of Dask collections, on the current client."""
+    engine = as_engine(None)
+    if isinstance(engine, LocalEngine):
+        warnings.warn(LOCAL, UserWarning, stacklevel=4)
+    return open_collections(engine, X, y, loss=loss, sample_weight=sample_weight, groups=groups)
+
+
+def open_collections(
+    engine: Engine, X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any
+) -> Opened:
+    """The same on an engine."""
+    if y is None:
+        raise ValueError("y is missing: give the target of each row of X.")
+    given = {"X": X, "y": y, "sample_weight": sample_weight, "groups": groups}
+    columns = {
+        name: Column(engine, name, values, loss.is_classification)
+        for name, values in given.items()
+        if values is not None
+    }
+    n = columns["X"].n
+    for name, column in columns.items():
+        if column.n != n:
+            raise ValueError(
+                f"{name} must have one entry per row of X, which has {n} rows, but has {column.n}."
+            )
+    if n == 0:
+        raise ValueError("X must have at least one row, but has none.")
+    shape = columns["X"].shape
+    target, n_outputs, label_type = _target(columns["y"], loss, n)
+    labels = columns["groups"].labels("groups") if groups is not None else None
+    weights = _weights(columns.get("sample_weight"), n)
+    ends = _ends(columns["X"])
+    plan = _bundles(list(itertools.pairwise((0, *ends))), engine.tasks_at_once)
+    settings = Settings(loss, target, labels, weights)
+    bundles = [_made(engine, columns, some, settings, k) for k, some in enumerate(plan)]
+    sizes = [[b - a for a, b in some] for some in plan]
+    facts = {
+        "n_features": shape[0],
+        "n_entries": sum(each.n_entries for each in columns["X"].facts),
+        "is_sparse": columns["X"].facts[0].is_sparse,
+        "is_uniform": sample_weight is None,
+        "n_groups": 0 if labels is None else len(labels),
+        "label_type": label_type,
+        "row_bytes": max(1, columns["X"].n_bytes // n) + 40,
+        "has_groups": groups is not None,
+        "has_baseline": False,
+    }
+    engine.gather(engine.map(_are_there, bundles, name="check"), bundles)
+    return Opened(DaskRows(Layout(engine, bundles, sizes), facts), None, n_outputs)
+
+
+class Column:
+    """A collection in blocks on the workers, with what is known of each."""
+
+    def __init__(self, engine: Engine, name: str, values: Any, is_class: bool) -> None:
+        self.name, self.handles = name, engine.blocks(_delayed(name, values))
+        wants = name == "groups" or (name == "y" and is_class)
+        count = len(self.handles)
+        told = engine.map(_facts, self.handles, [name] * count, [wants] * count, name="look")
+        found: list[Facts] = engine.gather(told, self.handles)
+        there = [(each, handle) for each, handle in zip(found, self.handles) if each.n]
+        self.facts = [each for each, _ in there]
+        self.handles = [handle for _, handle in there]
+        self.n = sum(each.n for each in self.facts)
+        self.ends = np.cumsum([each.n for each in self.facts])
+        shapes = {each.shape for each in self.facts}
+        if len(shapes) > 1:
+            raise ValueError(f"{name} has blocks of unequal shapes: {sorted(shapes)}.")
+        self.shape = next(iter(shapes), ())
+        if name == "X" and len(self.shape) != 1:
+            raise ValueError("X must have two dimensions (rows, features).")
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(each.n_bytes for each in self.facts)
+
+    def labels(self, name: str) -> Any:
+        """All distinct values."""
+        try:
+            return np.unique(np.concatenate([each.values for each in self.facts]))
+        except TypeError:
+            raise TypeError(f"{name} must hold labels of one sortable type.") from None
+
+    def pieces(self, a: int, b: int) -> list[tuple[int, int, int]]:
+        """The blocks that hold some rows: each by its number, and which of its rows."""
+        first, last = np.searchsorted(self.ends, (a, b - 1), side="right")
+        out = []
+        for k in range(int(first), int(last) + 1):
+            start = int(self.ends[k]) - self.facts[k].n
+            out.append((k, max(a - start, 0), min(b - start, self.facts[k].n)))
+        return out
+
+
+def _delayed(name: str, values: Any) -> list[Any]:
+    """The blocks of a collection."""
+    if hasattr(values, "to_dask_array"):  # a frame or a series
+        return list(values.to_delayed())
+    if not hasattr(values, "dask"):
+        import dask.array as da
+
+        values = da.from_array(np.asarray(values), chunks=(1 << 20, *np.shape(values)[1:]))
+    if values.ndim == 2 and len(values.chunks[1]) > 1:
+        values = values.rechunk({1: -1})
+    return values.to_delayed().ravel().tolist()
+
+
+def _plain(name: str, block: Any) -> Any:
+    """A block as an array or a CSR matrix."""
+    if hasattr(block, "tocsr"):
+        return block.tocsr()
+    if hasattr(block, "dtypes") and hasattr(block, "columns"):  # a frame
+        for column, dtype in zip(block.columns, block.dtypes):
+            if getattr(dtype, "kind", "O") not in "biuf":
+                raise ValueError(
+                    f"{name} must hold numbers, but its column {column!r} is {dtype}: encode it "
+                    "first (dask.dataframe.get_dummies), or read the files by drago.read_parquet, "
+                    "which encodes categories."
+                )
+        block = block.to_numpy(dtype=np.result_type(*block.dtypes.tolist(), np.float32))
+    if hasattr(block, "to_numpy"):
+        return block.to_numpy()
+    return np.asarray(block)
+
+
+def _facts(block: Any, name: str, wants: bool) -> Facts:
+    block = _plain(name, block)
+    sparse = hasattr(block, "nnz")
+    n_bytes = block.data.nbytes + block.indices.nbytes if sparse else block.nbytes
+    entries = int(block.nnz) if sparse else int(block.size)
+    values = None
+    if name == "y" and block.ndim == 2 and block.shape[1] == 1:
+        block = block[:, 0]
+    if wants and block.shape[0]:
+        if block.dtype.kind == "O" and any(map(is_missing, block)):
+            raise ValueError(f"{name} holds missing labels: give these rows a label.")
+        values = np.unique(block)
+        if values.dtype.kind in "fMm" and (values != values).any():
+            raise ValueError(f"{name} contains NaN labels: give these rows a label.")
+    most = least = 0.0
+    if name == "sample_weight" and block.size:
+        block = check_sample_weight(block, block.shape[0]) if block.any() else block
+        most, least = float(block.max()), float(block.min())
+    shape = tuple(block.shape[1:])
+    return Facts(block.shape[0], shape, n_bytes, entries, sparse, values, most, least)
+
+
+def _target(column: Column, loss: Any, n: int) -> tuple[Any, int, Any]:
+    """The type of labels, raw predictions of a row, and the type of the target."""
+    if not loss.is_classification:
+        return None, loss.n_outputs(np.zeros(1)), np.dtype(np.float64)
+    labels = column.labels("y")
+    if labels.dtype.kind not in "biuf":
+        loss.check_target(labels, labels.size)  # says what it wants
+    most = float(np.nan_to_num(labels.astype(np.float64).max(), posinf=0.0))
+    checked = np.resize(labels, max(labels.size, min(n, int(most) + 1)))
+    checked = loss.check_target(checked, checked.size)
+    return checked.dtype, loss.n_outputs(checked), checked.dtype
+
+
+def _weights(column: Column | None, n: int) -> tuple[float, ...]:
+    """What weights are divided by: nothing where they are all the same."""
+    if column is None:
+        return (float(n),)
+    most = max(each.most for each in column.facts)
+    if not min(each.least for each in column.facts) > NEGLIGIBLE * most:
+        raise ValueError(
+            "sample_weight must be positive on all rows on a cluster, but some weigh nothing or "
+            "next to nothing: leave these rows out."
+        )
+    return (most,)
+
+
+def _ends(column: Column) -> list[int]:
+    """Where the parts end: blocks that are too small are merged, too large ones split."""
+    per_row = max(column.n_bytes / column.n, 1e-300)
+    wanted = min(max(column.n_bytes // RULE.parts, RULE.least), RULE.most)
+    rows = max(1, int(wanted / per_row))
+    ends, done, open_ = [], 0, 0
+    for each in column.facts:
+        if open_ and open_ + each.n > rows:
+            ends.append(done)
+            open_ = 0
+        if each.n > 2 * rows:
+            count = -(-each.n // rows)
+            ends += [done + each.n * k // count for k in range(1, count)]
+            open_ = each.n - each.n * (count - 1) // count
+        else:
+            open_ += each.n
+        done += each.n
+    return [*ends, done]
+
+
+def _bundles(parts: list[tuple[int, int]], count: int) -> list[list[tuple[int, int]]]:
+    """Neighbours together, so that there are about so many bundles of about as many rows."""
+    total, out = parts[-1][1], [[parts[0]]]
+    for part in parts[1:]:
+        if part[0] >= total * len(out) / min(count, len(parts)):
+            out.append([])
+        out[-1].append(part)
+    return out
+
+
+class Settings(NamedTuple):
+    """What is needed to make a part of blocks."""
+
+    loss: Any
+    target: Any
+    labels: Any
+    weights: tuple[float, ...]
+
+
+class Recipe:
+    """Of which rows of which blocks the parts of a bundle are made."""
+
+    def __init__(self, parts: list[dict[str, Any]], settings: Settings, total: Any) -> None:
+        self.parts, self.settings, self.total = parts, settings, total
+
+
+def _made(
+    engine: Engine, columns: dict[str, Column], parts: Any, settings: Settings, k: int
+) -> Any:
+    """The handle of a bundle."""
+    needed: list[Any] = []
+    places: dict[tuple[str, int], int] = {}
+    recipes = []
+    for a, b in parts:
+        recipe: dict[str, Any] = {}
+        for name, column in columns.items():
+            pieces = []
+            for block, start, stop in column.pieces(a, b):
+                if (name, block) not in places:
+                    places[name, block] = len(needed)
+                    needed.append(column.handles[block])
+                pieces.append((places[name, block], start, stop))
+            recipe[name] = pieces
+        recipes.append(recipe)
+    total = None
+    if "sample_weight" in columns:
+        total = _total(engine, columns["sample_weight"], settings.weights[0])
+    made = Recipe(recipes, settings, total)
+    return engine.map(make_parts, [made], *([each] for each in needed), name="part")[0]
+
+
+def _total(engine: Engine, column: Column, most: float) -> Any:
+    """The sum of all weights, over the greatest: a sum of huge weights must not overflow."""
+    if not hasattr(column, "total"):
+        told = engine.map(_sum_over, column.handles, [most] * len(column.handles), name="sum")
+        column.total = sum(engine.gather(told))  # type: ignore[attr-defined]
+    return column.total  # type: ignore[attr-defined]
+
+
+def _sum_over(block: Any, most: float) -> float:
+    return float((_plain("sample_weight", block).astype(np.float64) / most).sum())
+
+
+def make_parts(recipe: Recipe, *blocks: Any) -> list[ArrayPart]:
+    """The parts of a bundle, checked."""
+    return [_part(recipe, part, blocks) for part in recipe.parts]
+
+
+def _part(recipe: Recipe, of: dict[str, Any], blocks: Sequence[Any]) -> ArrayPart:
+    loss, target, labels, weights = recipe.settings
+    found = {
+        name: _stacked([_plain(name, blocks[k])[a:b] for k, a, b in pieces])
+        for name, pieces in of.items()
+    }
+    X = check_features(found["X"])
+    if isinstance(X, np.ndarray):
+        X = np.require(X, requirements=["C", "A"])
+    n = X.shape[0]
+    y = found["y"]
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    y = loss.check_target(y, n) if target is None else y.astype(target)
+    if "sample_weight" in found:
+        p = check_sample_weight(found["sample_weight"], n) / weights[0] / recipe.total
+    else:
+        p = np.full(n, 1.0 / weights[0])
+    groups = np.searchsorted(labels, found["groups"]) if "groups" in found else None
+    return ArrayPart(X, np.require(y, requirements=["C", "A"]), p, groups)
+
+
+def _stacked(pieces: list[Any]) -> Any:
+    if len(pieces) == 1:
+        return pieces[0]
+    if isinstance(pieces[0], np.ndarray):
+        return np.concatenate(pieces)
+    from scipy.sparse import vstack
+
+    return vstack(pieces, format="csr")
+
+
+def _are_there(parts: Sequence[ArrayPart]) -> int:
+    return len(parts)

@@ -1,0 +1,304 @@
+"""Rows on a cluster against the same rows in memory: every answer is judged in memory."""
+
+import itertools
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import drago
+
+da = pytest.importorskip("dask.array", reason="needs dask and distributed")
+distributed = pytest.importorskip("distributed", reason="needs dask and distributed")
+
+N, D, TOL = 3000, 4, 1e-6
+LOSSES = ("squared", "huber", "logistic", "multinomial")
+SETS = {
+    "cvar": drago.CVaR(0.2),
+    "mean": drago.CVaR(1.0),
+    "simplex": drago.Simplex(),
+    "chi2 ball": drago.Chi2Ball(0.5),
+    "kl ball": drago.KLBall(0.3),
+    "esrm": drago.ESRM(1.0),
+    "extremile": drago.Extremile(2.0),
+    "groups": drago.Grouped(drago.CVaR(0.5)),
+}
+NO_CLIENT = "there is no Dask client"
+
+
+def data(loss, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, D)) * np.array([1.0, 2.0, 0.5, 1.0]) + 0.3
+    score = X @ np.array([1.0, -0.5, 0.7, 0.0])
+    if loss == "logistic":
+        y = (score + rng.logistic(size=N) > 0.5).astype(float)
+    elif loss == "multinomial":
+        y = np.digitize(score + rng.normal(size=N), [-0.5, 1.0]).astype(float)
+    else:
+        y = score + rng.standard_t(4, size=N)
+    return X, y, np.digitize(X[:, 1] + rng.normal(size=N), [-1.0, 1.5])
+
+
+def terms(loss, name, divergence="auto", **more):
+    return {
+        "loss": loss,
+        "uncertainty": SETS[name],
+        "divergence": divergence,
+        "shift_cost": 0.05,
+        "l2_reg": 1e-2,
+        "fit_intercept": True,
+        **more,
+    }
+
+
+def collections(X, y, groups=None, chunk=700):
+    found = [da.from_array(X, chunks=(chunk, -1)), da.from_array(y, chunks=chunk)]
+    return *found, None if groups is None else da.from_array(groups, chunks=chunk)
+
+
+def both(loss, name, divergence="auto", chunk=700, **more):
+    """The problem on the current cluster, and in memory."""
+    X, y, groups = data(loss)
+    groups = groups if name == "groups" else None
+    given = terms(loss, name, divergence, **more)
+    dX, dy, dgroups = collections(X, y, groups, chunk)
+    remote = drago.DROProblem(dX, dy, groups=dgroups, **given)
+    return remote, drago.DROProblem(X, y, groups=groups, **given)
+
+
+def divergences():
+    for loss, name in itertools.product(LOSSES, SETS):
+        own = SETS[name].own_divergence is not None
+        for divergence in ("auto",) if own else ("chi2", "kl"):
+            yield loss, name, divergence
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+@pytest.mark.parametrize(("loss", "name", "divergence"), list(divergences()))
+def test_answers_are_certified_in_memory(loss, name, divergence):
+    """By threads of this process, which run the very tasks of a cluster."""
+    remote, memory = both(loss, name, divergence)
+    result = drago.solve(remote, tol=TOL)
+    assert result.status == "optimal"
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+    weights = np.asarray(result.dual_weights)
+    found = drago.certify(memory, result.dual_coef, result.dual_intercept, weights)
+    assert found.dual >= result.dual - 1e-9 * abs(result.dual)
+
+
+CASES = [
+    ("logistic", "cvar", "kl"),
+    ("huber", "esrm", "chi2"),
+    pytest.param("squared", "cvar", "chi2", marks=pytest.mark.slow),
+    pytest.param("multinomial", "chi2 ball", "auto", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("loss", "name", "divergence"), CASES)
+def test_workers_give_the_bits_of_threads(client, loss, name, divergence):
+    """The same partition, so the same sums in the same order, whoever takes them."""
+    remote, memory = both(loss, name, divergence)
+    result = drago.solve(remote, tol=TOL)
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "default_client", _no_client)
+        with pytest.warns(UserWarning, match=NO_CLIENT):
+            other = both(loss, name, divergence)[0]
+        again = drago.solve(other, tol=TOL)
+    same_bits(result, again)
+
+
+def _no_client():
+    raise ValueError("no clients found")
+
+
+def same_bits(first, second):
+    assert first.coef.tobytes() == second.coef.tobytes()
+    assert np.array_equal(first.intercept, second.intercept)
+    assert first.gap == second.gap
+    assert first.n_iter == second.n_iter
+    weights = [np.asarray(result.dual_weights) for result in (first, second)]
+    assert weights[0].tobytes() == weights[1].tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+def test_bits_do_not_depend_on_the_number_of_workers(loss):
+    found = {}
+    for n_workers in (1, 2, 4):
+        with (
+            distributed.LocalCluster(
+                n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=":0"
+            ) as cluster,
+            distributed.Client(cluster),
+        ):
+            for name, uncertainty in SETS.items():
+                own = uncertainty.own_divergence is not None
+                remote, memory = both(loss, name, "auto" if own else "kl")
+                result = drago.solve(remote, tol=TOL)
+                assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+                result.dual_weights.compute()
+                kept = (result.coef.tobytes(), result.gap, result.n_iter)
+                assert found.setdefault(name, kept) == kept
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+def test_the_mean_is_what_scikit_learn_finds():
+    X, y, _ = data("logistic")
+    mu = 1e-2
+    dX, dy, _ = collections(X, y)
+    given = {"uncertainty": drago.CVaR(1.0), "l2_reg": mu, "fit_intercept": True}
+    result = drago.solve(drago.DROProblem(dX, dy, loss="logistic", **given), tol=1e-13)
+    peer = LogisticRegression(C=1.0 / (mu * N), tol=1e-12, max_iter=10000).fit(X, y)
+    np.testing.assert_allclose(result.coef, peer.coef_[0], atol=1e-6)
+    np.testing.assert_allclose(result.intercept, peer.intercept_[0], atol=1e-6)
+    X, y, _ = data("squared")
+    dX, dy, _ = collections(X, y)
+    result = drago.solve(drago.DROProblem(dX, dy, loss="squared", **given), tol=1e-13)
+    peer = Ridge(alpha=mu * N, tol=1e-14).fit(X, y)
+    np.testing.assert_allclose(result.coef, peer.coef_, atol=1e-6)
+    np.testing.assert_allclose(result.intercept, peer.intercept_, atol=1e-6)
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+@pytest.mark.parametrize(
+    ("loss", "name"), [("squared", "cvar"), ("logistic", "cvar"), ("logistic", "esrm")]
+)
+def test_an_iteration_takes_at_most_four_rounds(loss, name):
+    """On the way from the trivial model to the optimum, certificates and set-up apart."""
+    remote, _ = both(loss, name, "chi2")
+    counts = {}
+
+    def note(progress):
+        counts[progress.n_iter] = remote.rows.n_rounds
+
+    first = drago.solve(remote, drago.LBFGS(metric="auto"), tol=1e-3, callback=note)
+    assert first.n_rounds > 0
+    # Everything between two iterations that were not judged.
+    remote, _ = both(loss, name, "chi2")
+    loop_rounds = []
+    observe = drago.loop.loop.Loop.observe
+
+    def counted(self, iterate):
+        loop_rounds.append((iterate.n_iter, "before", remote.rows.n_rounds))
+        try:
+            observe(self, iterate)
+        finally:
+            loop_rounds.append((iterate.n_iter, "after", remote.rows.n_rounds))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drago.loop.loop.Loop, "observe", counted)
+        result = drago.solve(remote, drago.LBFGS(metric="auto"), tol=TOL)
+    spent = sum(
+        there[2] - here[2]
+        for here, there in itertools.pairwise(loop_rounds)
+        if (here[1], there[1]) == ("after", "before")
+    )
+    assert spent <= 4 * result.n_iter
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+def test_weights_baseline_sparse_and_float32():
+    import scipy.sparse as sp
+
+    X, y, _ = data("squared")
+    rng = np.random.default_rng(3)
+    weight, baseline = rng.uniform(0.5, 2.0, size=N), rng.normal(size=N)
+    given = terms("squared", "cvar", "chi2")
+    memory = drago.DROProblem(X, y, sample_weight=weight, baseline=baseline, **given)
+    dX, dy, _ = collections(X, y)
+    remote = drago.DROProblem(
+        dX, dy, sample_weight=da.from_array(weight, chunks=400), baseline=baseline, **given
+    )
+    result = drago.solve(remote, tol=TOL)
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+
+    sparse = np.where(rng.uniform(size=X.shape) < 0.5, X, 0.0)
+    memory = drago.DROProblem(sp.csr_matrix(sparse), y, **given)
+    blocks = da.from_array(sparse, chunks=(700, -1)).map_blocks(sp.csr_matrix)
+    result = drago.solve(drago.DROProblem(blocks, dy, **given), tol=TOL)
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+
+    memory = drago.DROProblem(X.astype(np.float32), y, **given)
+    result = drago.solve(drago.DROProblem(dX.astype(np.float32), dy, **given), tol=TOL)
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+def test_certify_losses_and_weights_are_those_in_memory():
+    remote, memory = both("logistic", "cvar", "chi2")
+    coef = np.array([0.5, -0.2, 0.1, 0.3])
+    losses = remote.losses(coef, 0.1)
+    np.testing.assert_allclose(losses.compute(), memory.losses(coef, 0.1), rtol=1e-14)
+    weights = remote.worst_case_weights(losses)
+    np.testing.assert_allclose(
+        weights.compute(), memory.worst_case_weights(losses.compute()), atol=1e-12 / N
+    )
+    for given in (weights, weights.compute()):
+        found = drago.certify(remote, coef, 0.1, given)
+        here = drago.certify(memory, coef, 0.1, weights.compute())
+        np.testing.assert_allclose([found.primal, found.gap], [here.primal, here.gap], rtol=1e-6)
+    assert remote.objective(coef, 0.1) == pytest.approx(memory.objective(coef, 0.1), rel=1e-13)
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+def test_frames_chunks_of_unknown_size_and_unequal_blocks():
+    dd = pytest.importorskip("dask.dataframe", reason="needs dask[dataframe]")
+    import pandas as pd
+
+    X, y, _ = data("squared")
+    given = terms("squared", "cvar", "chi2")
+    memory = drago.DROProblem(X, y, **given)
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(y=y)
+    table = dd.from_pandas(frame, npartitions=6)
+    for dX, dy in (
+        (table[list("abcd")], table["y"]),
+        (table[list("abcd")].to_dask_array(), table["y"].to_dask_array()),
+        (da.from_array(X, chunks=(1000, 2)), da.from_array(y, chunks=270)),
+        (da.from_array(X, chunks=(1000, 4)), y),
+    ):
+        result = drago.solve(drago.DROProblem(dX, dy, **given), tol=TOL)
+        assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+def test_errors_say_what_to_do():
+    dd = pytest.importorskip("dask.dataframe", reason="needs dask[dataframe]")
+    import pandas as pd
+
+    X, y, _ = data("squared")
+    dX, dy, _ = collections(X, y)
+    with pytest.raises(ValueError, match="3000 rows, but has 2999"):
+        drago.DROProblem(dX, dy[:-1])
+    with pytest.raises(ValueError, match="y is missing"):
+        drago.DROProblem(dX)
+    with pytest.raises(ValueError, match="positive on all rows"):
+        drago.DROProblem(dX, dy, sample_weight=da.zeros(N, chunks=700))
+    with pytest.raises(ValueError, match="NaN"):
+        drago.DROProblem(da.where(dX > 2.0, np.nan, dX), dy)
+    frame = pd.DataFrame({"a": [1.0, 2.0] * 5, "b": list("xy") * 5})
+    table = dd.from_pandas(frame, npartitions=2)
+    with pytest.raises(ValueError, match=r"column 'b'.*get_dummies"):
+        drago.DROProblem(table, np.arange(10.0))
+    problem = drago.DROProblem(dX, dy)
+    with pytest.raises(ValueError, match="cannot go to device"):
+        drago.solve(problem, device="cpu")
+    with pytest.raises(ValueError, match="single rows"):
+        drago.solve(problem, "sgd")
+
+
+def test_parts_are_merged_and_split():
+    from drago.rows.cluster import open as opening
+
+    class Blocks:
+        def __init__(self, sizes):
+            self.facts = [opening.Facts(n, (4,), 32 * n, 4 * n, False, None, 0, 0) for n in sizes]
+            self.n, self.n_bytes = sum(sizes), 32 * sum(sizes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "RULE", opening._PartRule(parts=1, least=1, most=3200))
+        assert opening._ends(Blocks([40, 40, 40, 250, 10, 10])) == [80, 120, 203, 286, 380, 390]
+        assert opening._bundles([(0, 10), (10, 20), (20, 30)], 2) == [
+            [(0, 10), (10, 20)],
+            [(20, 30)],
+        ]
