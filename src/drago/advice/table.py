@@ -311,13 +311,13 @@ _NAMES = {
     "mean_loss": "mean loss",
     "worst_group_loss": "worst group",
     "worst_group_excess": "its excess",
-    "found_group_excess": "found group's",
-    "tail_excess": "tail's",
+    "found_group_excess": "found group's excess",
+    "tail_excess": "tail's excess",
 }
 _LEGEND = (
     "In brackets: 95% intervals of the change against {reference!r}, paired row by row.",
-    "An excess is a loss less what boosted trees mixed with a linear model attain on the row: that",
-    "of the worst given group, of the worst of the groups that a tree finds, of the worst tenth.",
+    "An excess is a loss less what is attainable on the row, by boosted trees mixed with a linear",
+    "model: of the worst given group, of the worst group that a tree finds, of the worst tenth.",
     "Which group is the worst under a model is looked up on other rows than it is judged on.",
 )
 
