@@ -43,9 +43,8 @@ class DROProblem:
 
     ``min over w in W  max over q in Q  sum_i q_i (l_i(w) - b_i) - nu D(q || p) + (mu/2) ||w||^2``
 
-    with the losses l_i and a baseline b_i, which is 0 unless it is given.
-
-    The problem is immutable, knows no solver, and keeps `X` without a copy where it can.
+    with the losses l_i and a baseline b_i, which is 0 unless it is given. The problem never
+    changes, knows no solver, and keeps `X` without a copy where it can.
 
     Parameters
     ----------
@@ -58,10 +57,10 @@ class DROProblem:
     loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
     uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
     divergence : {"auto", "chi2", "kl"} or Divergence
-        "auto" is a ball's own divergence, otherwise chi2.
+        "auto" is the ball's own for a ball, otherwise chi2.
     shift_cost : float >= 0 or "auto"
         The nu of the formula, in the unit of the loss. "auto" is 0.1 times the mean loss at w = 0
-        with its best intercept; once that for `Grouped` sets of losses without a baseline.
+        with its best intercept; for `Grouped` sets without a baseline the whole of that.
     l2_reg : float >= 0
         The mu of the formula.
     sample_weight : array of shape (n,), optional
@@ -74,9 +73,8 @@ class DROProblem:
     constraint : L2Ball, Box, NonNegative or None
         The set W of the coefficients.
     baseline : float or array of shape (n,), optional
-        Subtracted from the losses: an estimate of what is attainable on each row, so that the
-        worst case is about what could be done better, and not about noise. It must come from a
-        model that has not seen the row. A constant changes the objective and nothing else.
+        Subtracted from the losses: an estimate of what is attainable on each row, from a model that
+        has not seen the row, so that the worst case is about what could be done better.
     process_group : process group, None or False
         Whose ranks share the rows, each with tensors of its own; None is the default group.
 

@@ -96,18 +96,18 @@ class SolverResult:
     coef, intercept : array, float or array
         The best point found, in scikit-learn's shapes.
     dual_weights : array of shape (n,)
-        The weights ``q`` that attain the dual bound.
+        The worst-case weights ``q`` that the lower bound rests on: which rows decide the model.
     primal, dual, gap, rel_gap : float
-        Certified: the objective at `coef`, a lower bound on the optimal value, their distance, and
-        that distance relative to what the trivial model w = 0 leaves to gain.
+        Certified: the objective at `coef`, a lower bound on the optimal value, their difference,
+        and that as a share of what there is to gain over the model with all coefficients at 0.
     status : Status
     message : str
         What ran and why it stopped, in a sentence.
     bound : str
         Which bound the certificate rests on (see `drago.certify`).
     n_iter, n_passes, n_oracle_calls : int, float, int
-        Iterations; visits to all rows, everything included; pairs of a loss and its gradient, as
-        the paper counts them (certificates left out).
+        Iterations; readings of all rows, everything included; and losses with their gradients, a
+        row each, as the paper counts them (certificates left out).
     time, solver_time : float
         Seconds; and seconds without the certificates.
     dual_coef, dual_intercept : array, float or array

@@ -103,23 +103,17 @@ def name(request):
 
 @pytest.fixture
 def pages(monkeypatch):
-    """A stand-in for reports, where there are none yet: what it was given is kept."""
-    import sys
-    import types
-
+    """What reports are made of, in place of reports, which have tests of their own."""
     given = []
-    room = types.ModuleType("drago.report")
 
-    def html_report(model, X, y, *, groups=None, sample_weight=None, audit=None, rows=True,
-                    title=None):  # fmt: skip
-        given.append({"model": model, "X": X, "y": y, "groups": groups, "rows": rows,
-                      "sample_weight": sample_weight, "title": title})  # fmt: skip
+    def html_report(model, X, y, **more):
+        given.append({"model": model, "X": X, "y": y, **more})
         return "<!doctype html><title>ü</title>"
 
-    def audit_report(audit, *, title=None, rows=True):
-        given.append({"audit": audit, "rows": rows, "title": title})
+    def audit_report(audit, **more):
+        given.append({"audit": audit, **more})
         return "<!doctype html><title>audit</title>"
 
-    room.html_report, room.audit_report = html_report, audit_report
-    monkeypatch.setitem(sys.modules, "drago.report", room)
+    monkeypatch.setattr("drago.report.html_report", html_report)
+    monkeypatch.setattr("drago.report.audit_report", audit_report)
     return given

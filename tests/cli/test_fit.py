@@ -153,6 +153,16 @@ def test_options(drago_, options):
     assert drago_("certify", "model.drago", "data.csv").code == 0
 
 
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_a_baseline_is_estimated_again(drago_, kind):
+    """It is not in the file, and the same on the same rows."""
+    fitted(drago_, TABLES[kind], "--uncertainty", "excess_tail")
+    model = drago.load("model.drago")[-1]
+    assert model.baseline_.size == 0
+    told = drago_("certify", "model.drago", "data.csv", "--json").json
+    assert told["certified"] and told["primal"] == pytest.approx(model.result_.primal, rel=1e-9)
+
+
 def test_other_rows_are_not_certified(drago_, five):
     frame = TABLES["regression"][0]
     frame.iloc[:100].to_csv("some.csv", index=False)
@@ -255,6 +265,9 @@ def odd_files(tmp_path_factory):
     [
         ("fit none.csv --target y --model m", 1, "There is no such file or folder: none.csv"),
         ("fit d.csv --target z --model m", 1, "there is no column 'z'; the columns are ['a', 'y']"),
+        ("fit d.csv --target Y --model m --drop why", 1, "there is no column 'Y'; the"),
+        ("certify good other.csv", 1, "there is no column 'y'; the"),
+        ("fit d.csv --target y --model m --drop yy", 1, "'yy' (did you mean 'y'?)"),
         ("fit d.csv --target y --model no/m", 1, "There is no folder for the file: no/m"),
         ("fit d.csv --target y --model .", 1, "A folder is there already: ."),
         ("fit d.xlsx --target y --model m", 1, "d.xlsx is none of .csv"),
@@ -282,7 +295,6 @@ def odd_files(tmp_path_factory):
         ("predict good other.csv --out p.csv", 1, "there is no column 'a', which the model needs"),
         ("predict good words.csv --out p.csv", 1, "row 1 is 'viel': mend it"),
         ("predict good d.csv --out p.csv --keep z", 1, "no column 'z'"),
-        ("certify good other.csv", 1, "no column 'y'"),
         ("report good d.csv --out p.pdf", 1, "a report is HTML"),
         ("audit d.csv --target z", 1, "there is no column 'z'"),
         ("dance", 2, "dance"),

@@ -129,12 +129,12 @@ def audit(
     ----------
     X : array or frame of shape (n, n_features)
         Of a frame, columns of numbers, bools and categories. Or a source, which has its own y,
-        groups and weights: of more than 100,000 rows, or than fill a quarter of its memory limit,
-        so many are drawn, and the recommended model is fitted on these.
+        groups and weights: a sample of at most 100,000 of its rows is audited, or as many as fill
+        a quarter of its memory limit, and the recommended model is fitted on the sample.
     y : array of shape (n,)
     groups : array of shape (n,) or (n, n_columns), str or list of str, optional
-        Labels, several columns of them to be crossed, or names of columns of X, which are then no
-        features of the models; what is attainable on a row is found with them.
+        Labels, or several columns of labels, which are crossed; or names of columns of X, which are
+        then not features of the models, but are used to find out what is attainable on a row.
     sample_weight : array of shape (n,), optional
     task : {"auto", "regression", "classification"}
         "auto": words, bools and up to 20 different whole numbers are classes.
@@ -154,10 +154,11 @@ def audit(
     Notes
     -----
     Recommended is the method with the least excess of the worst group (given, else found) among
-    those that lower it for sure and cost little for sure: the 95% interval of its change lies
-    below 0, and that of the mean loss below 2% of the mean fit's. The mean fit where there is none.
+    those that surely lower it and surely cost little: the 95% interval of its change lies below
+    0, and that of the mean loss below 2% of the mean fit's. If there is none, it is the mean fit.
     Group interactions need the group of every new row, so they are reported and not recommended.
-    Of more than 20,000 rows, so many are drawn. Weights do not enter the search for groups.
+    Where there are more than 20,000 rows, 20,000 are drawn. Weights do not enter the search for
+    groups.
 
     Examples
     --------

@@ -12,7 +12,6 @@ from drago._frames import as_frame
 from drago._html import card, paragraph, table
 from drago.estimators.choice import eligible
 from drago.estimators.report import half_width
-from drago.scorers import tail_mean
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -186,14 +185,17 @@ def metrics_of(judged: Judged) -> Any:
         "found_group_excess": _worst_group(judged, excess, judged.found),
     }
 
+    worst_first = np.argsort(-excess, axis=1)
+
     def tails(weight: Matrix) -> Matrix:
         out = np.full((weight.shape[0], excess.shape[0]), np.nan)
         if not np.isfinite(excess).all():
             return out
-        for k, p in enumerate(weight):
-            there = p > 0
-            q = p[there] / p[there].sum()
-            out[k] = [tail_mean(row[there], q, TAIL) for row in excess]
+        p = weight / weight.sum(axis=1, keepdims=True)
+        for k, order in enumerate(worst_first):  # sorted once, and not for each resample
+            q = p[:, order]
+            taken = np.clip(TAIL - (np.cumsum(q, axis=1) - q), 0.0, q)
+            out[:, k] = taken @ excess[k, order] / TAIL
         return out
 
     def metrics(weight: Matrix) -> Matrix:
@@ -309,13 +311,13 @@ _NAMES = {
     "mean_loss": "mean loss",
     "worst_group_loss": "worst group",
     "worst_group_excess": "its excess",
-    "found_group_excess": "found group's",
-    "tail_excess": "tail's",
+    "found_group_excess": "found group's excess",
+    "tail_excess": "tail's excess",
 }
 _LEGEND = (
     "In brackets: 95% intervals of the change against {reference!r}, paired row by row.",
-    "An excess is a loss less what boosted trees mixed with a linear model attain on the row: that",
-    "of the worst given group, of the worst of the groups that a tree finds, of the worst tenth.",
+    "An excess is a loss less what is attainable on the row, by boosted trees mixed with a linear",
+    "model: of the worst given group, of the worst group that a tree finds, of the worst tenth.",
     "Which group is the worst under a model is looked up on other rows than it is judged on.",
 )
 

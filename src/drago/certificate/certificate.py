@@ -23,19 +23,20 @@ _CANCELLED = 1e-15
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known for certain about a point.
+    """What is proven about a point: how far from the optimum it can be at most.
 
     Attributes
     ----------
     primal : float
-        ``P(w)``.
+        The objective ``P(w)`` at the point.
     dual : float
-        A lower bound on the optimal value: ``primal - gap``, less what rounding may have lost where
-        the objective is above that of the trivial model.
+        A lower bound on the optimal value ``P*``: ``primal - gap``, less what rounding may have
+        lost where the objective is above that of the model with all coefficients at 0.
     gap : float
         An upper bound on ``P(w) - P*``.
     rel_gap : float
-        ``gap / (P_0 - dual)`` with ``P_0`` the objective at w = 0 (and its best intercept).
+        The gap as a share of what there is to gain: ``gap / (P_0 - dual)``, with ``P_0`` the
+        objective at w = 0 and its best intercept.
     dual_weights : array of shape (n,)
         The weights that attain the bound.
     bound : str
@@ -48,8 +49,8 @@ class Certificate:
     n_passes : float
         What it cost, in visits to all rows; a product with X is half a visit.
     cancelling : float
-        The size of what cancels in the objective, the greatest ``|loss_i - baseline_i|`` of the
-        trivial model; 0 for losses without a baseline. For what rounding may have lost.
+        The greatest ``|loss_i - baseline_i|`` of the model with all coefficients at 0; 0 without a
+        baseline. It says how much rounding can have lost in the objective.
     stationarity : float or None
         ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
         gap is infinite.

@@ -37,7 +37,7 @@ _PREDICTIONS = 25
 def certify(
     problem: DROProblem, coef: Any, intercept: Any = 0.0, dual_weights: Any = None
 ) -> Certificate:
-    """Certify a point of a problem, from scratch and in float64.
+    """Prove how far from the optimum a point is at most, from scratch and in float64.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ and the command says so.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -130,8 +131,11 @@ def require_columns(frame: pd.DataFrame, names: list[str]) -> None:
     """Raise where a table has no column of a name."""
     for name in names:
         if name not in frame.columns:
+            near = get_close_matches(name, frame.columns.tolist(), 1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise ValueError(
-                f"there is no column {name!r}; the columns are {shown(frame.columns.tolist())}."
+                f"there is no column {name!r}{meant}; the columns are "
+                f"{shown(frame.columns.tolist())}."
             )
 
 

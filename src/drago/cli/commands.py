@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from typing import Any
 
@@ -56,8 +55,10 @@ def audit(
         out.note(note)
     _tell_audit(out, found)
     if report is not None:
+        from drago.report import audit_report
+
         with out.working("writing the report"):
-            page = _report_room().audit_report(found, title=title, rows=rows)
+            page = audit_report(found, title=title, rows=rows)
             tables.write_text(page, report)
         out.found["report"] = report
         out.say(f"\nreport: {report}")
@@ -277,8 +278,10 @@ def report(
         else:
             given = Rows.of(_read(data, memory_limit, out), plan)
             X, y, groups, weights = given.X, given.y, given.groups, given.weights
+    from drago.report import html_report
+
     with out.working("writing the report"):
-        page = _report_room().html_report(
+        page = html_report(
             fitted, X, y, groups=groups, sample_weight=weights, rows=rows, title=title
         )
         tables.write_text(page, path)
@@ -319,10 +322,6 @@ def _require_report(path: str) -> None:
     if not path.lower().endswith((".html", ".htm")):
         raise ValueError(f"{path}: a report is HTML, give a name that ends with .html.")
     tables.require_place(path)
-
-
-def _report_room() -> Any:
-    return importlib.import_module("drago.report")
 
 
 def _count(rows: int) -> str:

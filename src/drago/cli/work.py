@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from sklearn.base import is_classifier
 
+from drago._validation import check_groups
 from drago.certificate.certificate import Certificate
 from drago.certificate.certify import certify
 from drago.cli import columns
@@ -148,33 +150,42 @@ def certificate_of(model: Any, rows: Rows) -> tuple[Certificate, DROProblem]:
     last = last_of(model)
     X = model[:-1].transform(rows.X) if hasattr(model, "steps") else rows.X
     n = rows.y.size
+    is_plain = rows.weights is None and not is_classifier(last)
     weight = np.ones(n) if rows.weights is None else rows.weights
     weight = weight * last._weight_of_labels(rows.y)
-    baseline = None
-    if last.baseline_ is not None:
-        if last.baseline_.size != n:
-            raise ValueError(
-                "the model was fitted for the excess over a baseline, whose values for the "
-                "training rows are not in the file: fit it with --include-weights, and certify it "
-                "on the same rows."
-            )
-        baseline = last.baseline_
+    target = last._encode(rows.y)
+    groups = rows.groups if last.uncertainty_.needs_groups else None
+    baseline = last.baseline_
+    if baseline is not None and baseline.size != n:
+        baseline = _baseline_again(last, X, target, None if is_plain else weight, rows.groups)
     levels = last._levels()
     problem = DROProblem(
         X,
-        last._encode(rows.y),
+        target,
         loss=last.loss_,
         uncertainty=last.uncertainty_,
         divergence=last.divergence_,
         shift_cost=last.shift_cost_,
         l2_reg=levels["l2_reg"],
         sample_weight=weight,
-        groups=rows.groups if last.uncertainty_.needs_groups else None,
+        groups=groups,
         fit_intercept=last.fit_intercept,
         constraint=last.constraint,
         baseline=baseline,
     )
     return certify(problem, *_point(last)), problem
+
+
+def _baseline_again(last: Any, X: Any, target: Array, weight: Any, groups: Any) -> Array:
+    """What is attainable on the rows, estimated as in the fit: the same on the same rows."""
+    if hasattr(last, "best_params_"):
+        raise ValueError(
+            "the model was chosen for the excess over a baseline, whose values for the training "
+            "rows are not in the file: fit it with --include-weights, and certify it on the same "
+            "rows."
+        )
+    codes = None if groups is None else check_groups(groups, target.size)
+    return last._attainable(X, target, weight, codes, None)
 
 
 def certificate_on(model: Any, source: Source) -> tuple[Certificate, DROProblem]:

@@ -45,7 +45,8 @@ class LBFGS(Method):
     memory : int
         Pairs of steps and gradient changes that are kept.
     metric : {"euclidean", "auto", "diagonal", "full"}
-        The norm in which it moves (`drago.metric`).
+        How the length of steps is measured: plainly, or by the curvature of the data ("diagonal"
+        or "full", "auto" by the number of features), which takes fewer steps.
     progressive : bool
         Whether large problems are first solved on a part of their rows, to start from there.
 

@@ -84,8 +84,8 @@ def solve(
     problem : DROProblem
     solver : str or a settings object, such as `drago.Drago()`
         "auto", "drago", "lbfgs", "newton", "gd", "agog", "sgd", "lsvrg" or "prospect". "auto" takes
-        what was the fastest on a grid of problems, mostly L-BFGS in a metric (`choose`); the
-        result's message says what and why.
+        what was fastest on similar problems, mostly L-BFGS whose steps are scaled by the shape of
+        the data, or Newton's method on small data; the result's message says what and why.
     tol : float >= 0
         Certified relative gap at which to stop: an upper bound on
         ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0. For losses that are not
@@ -94,9 +94,9 @@ def solve(
     time_limit : float, optional
         Seconds, the time of compilation on a device included: solve twice there.
     time_spent : float
-        How many of them are gone already: what an estimator did before.
+        Seconds of `time_limit` that are spent already, as by an estimator before it solves.
     random_state : int
-        Seed for the methods that draw; the same seed gives the same answer.
+        Seed of the methods that use random numbers; the same seed gives the same answer.
     callback : callable, optional
         Called with a `Progress` at each certificate; a true return value stops the solve.
     warm_start : SolverResult, array or (coef, intercept), optional
@@ -104,7 +104,7 @@ def solve(
         too, where they lie in the problem's set.
     checkpoint : str or path, optional
         A file to which the solve is saved as it goes on, and from which it is resumed when it is
-        there: bit for bit, whatever ended it. `Drago` can be resumed, and `LBFGS` in a metric,
+        there: bit for bit, whatever ended it. `Drago` can be resumed, and `LBFGS` with a `metric`,
         without a box or many classes. Their own iterations are saved: until the first of them is,
         a start on a part of the rows is done again, and so is a finish by another method.
     checkpoint_every : float
@@ -118,8 +118,8 @@ def solve(
         between: a bar where the standard error is a terminal and rich is installed, else a line
         every ten seconds.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
-        None is compiled code on arrays, or for a problem made of tensors the device where they are.
-        On a device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog" (docs/torch.md).
+        None is the processor, with compiled code, or the device of a problem that is made of
+        tensors. On a device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog".
     process_group : process group, None or False
         With a device: whose ranks share the rows (docs/torchrun.md). Every rank has the problem of
         all rows, and solves its share. None is the default group where torch.distributed is

@@ -85,7 +85,9 @@ def _pair(q: npt.ArrayLike, p: npt.ArrayLike) -> tuple[Vector, Vector]:
 
 
 class Chi2(Divergence):
-    """``D(q || p) = 1/2 sum_i (q_i - p_i)^2 / p_i``, ``Omega(q) = 1/2 sum_i q_i^2 / p_i``.
+    """Squared relative changes: ``D(q || p) = 1/2 sum_i (q_i - p_i)^2 / p_i``.
+
+    With ``Omega(q) = 1/2 sum_i q_i^2 / p_i``. Weights can become 0.
 
     Examples
     --------
@@ -115,7 +117,9 @@ class Chi2(Divergence):
 
 
 class KL(Divergence):
-    """``D(q || p) = Omega(q) = sum_i q_i log(q_i / p_i)``.
+    """The relative entropy ``D(q || p) = Omega(q) = sum_i q_i log(q_i / p_i)``.
+
+    No weight becomes 0.
 
     Examples
     --------

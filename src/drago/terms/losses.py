@@ -229,7 +229,7 @@ def shrink_heavier(slopes: Vector, sums: Vector) -> tuple[Vector, Vector]:
 
 
 class Squared(_Regression):
-    """``1/2 (z - y)^2``.
+    """Half the squared error, ``1/2 (z - y)^2``, with the prediction z.
 
     Examples
     --------
@@ -256,7 +256,9 @@ class Squared(_Regression):
 
 
 class Huber(_Regression):
-    """``1/2 r^2`` for ``|r| <= delta``, ``delta (|r| - delta/2)`` beyond.
+    """Squared for small errors ``r = z - y``, linear for large ones.
+
+    ``1/2 r^2`` for ``|r| <= delta``, ``delta (|r| - delta/2)`` beyond.
 
     Parameters
     ----------
@@ -307,7 +309,7 @@ class Huber(_Regression):
 
 
 class Logistic(_SingleOutput):
-    """``log(1 + exp(-z))`` for y = 1, ``log(1 + exp(z))`` for y = 0.
+    """The log loss of two classes: ``log(1 + exp(-z))`` for y = 1, ``log(1 + exp(z))`` for y = 0.
 
     Examples
     --------
@@ -352,14 +354,13 @@ class Logistic(_SingleOutput):
 
 
 class Multinomial(_Compiled):
-    """``log sum_c exp(z_c) - z_y``.
+    """The log loss of several classes, ``log sum_c exp(z_c) - z_y``.
 
     Examples
     --------
     >>> import numpy as np, drago
-    >>> y, raw = np.array([0, 2]), np.array([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
-    >>> drago.Multinomial().evaluate(y, raw)[0].round(3)
-    array([0.24, 2.24])
+    >>> drago.Multinomial().evaluate(np.array([2]), np.array([[2.0, 0.0, 0.0]]))[0].round(2)
+    array([2.24])
     """
 
     name, code, curvature, lipschitz = "multinomial", 3, 0.5, float(np.sqrt(2.0))

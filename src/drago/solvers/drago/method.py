@@ -50,7 +50,8 @@ class Drago(Method):
         the steps cannot be learnt (see `step_size`); one too of somewhat larger data with squared
         or Huber losses, where the iterations are compiled (`drago.solvers.drago.one_block`).
     metric : {"auto", "euclidean", "diagonal", "full"}
-        The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
+        How the length of the primal steps is measured: "euclidean", as in the paper, or by the
+        curvature of the data, so that one step size serves every scaling of the features.
     start : {"stationary", "paper"}
         "stationary" runs the recursions as if from long ago, ``A_{t-1}/a_t = 1/alpha``, from the
         exact weights at the starting point; "paper" is ``A_0 = 0`` from the nominal weights.

@@ -36,11 +36,12 @@ class _Ball(UncertaintySet):
 
 
 class Chi2Ball(_Ball):
-    """All ``q`` with ``1/2 sum_i (q_i - p_i)^2 / p_i <= radius``.
+    """Weights within a chi2 distance: ``1/2 sum_i (q_i - p_i)^2 / p_i <= radius``.
 
     Parameters
     ----------
     radius : float >= 0
+        0 is the mean.
 
     Examples
     --------
@@ -64,11 +65,12 @@ class Chi2Ball(_Ball):
 
 
 class KLBall(_Ball):
-    """All ``q`` with ``sum_i q_i log(q_i / p_i) <= radius``.
+    """Weights within a KL distance: ``sum_i q_i log(q_i / p_i) <= radius``.
 
     Parameters
     ----------
     radius : float >= 0
+        0 is the mean.
 
     Examples
     --------

@@ -29,7 +29,8 @@ class CVaR(UncertaintySet):
     Parameters
     ----------
     tail_fraction : float in (0, 1]
-        The share of the data, by weight, that must be served: 1 is the mean, toward 0 the maximum.
+        The share of the rows, by weight, that counts: 1 is the mean of all losses, toward 0 it is
+        the largest loss.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class CVaR(UncertaintySet):
 
 
 class Simplex(UncertaintySet):
-    """All reweightings: the single worst row, softened by the divergence alone.
+    """All weights are allowed: the single worst row, unless a shift cost spreads the weight.
 
     Examples
     --------

@@ -24,15 +24,16 @@ def group_sums(groups: Labels, weights: Vector) -> Vector:
 
 
 class Grouped(UncertaintySet):
-    """Mass moves between groups of rows only: ``q_i = p_i r_g / P_g``, ``r`` in an inner set.
+    """Weight moves between groups of rows, and not within them.
 
-    ``P_g`` is the nominal mass of group g. The labels of the rows are data, not a parameter: give
-    them as ``groups=`` to `DROProblem` or to ``fit``.
+    ``q_i = p_i r_g / P_g`` for a row of group g, with ``P_g`` the share of the group and ``r`` new
+    shares in an inner set. The labels of the rows are data, not a parameter: give them as
+    ``groups=`` to `DROProblem` or to ``fit``.
 
     Parameters
     ----------
     inner : UncertaintySet or str
-        The set for the groups' masses.
+        The set for the shares of the groups: `Simplex` lets them change freely, at the shift cost.
 
     Examples
     --------

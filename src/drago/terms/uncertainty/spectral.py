@@ -49,12 +49,14 @@ class SpectralSet(UncertaintySet):
 
 
 class Extremile(SpectralSet):
-    """The expected maximum of `n_draws` independent draws from the losses: s(u) = r u^(r-1).
+    """The expected largest of `n_draws` losses, drawn at random: ``s(u) = r u^(r-1)``.
+
+    All rows keep some weight, and a row counts the more the larger its loss is.
 
     Parameters
     ----------
     n_draws : float >= 1
-        1 is the mean; need not be an integer.
+        The r of the formula; 1 is the mean. It need not be an integer.
 
     Examples
     --------
@@ -83,7 +85,10 @@ class Extremile(SpectralSet):
 
 
 class ESRM(SpectralSet):
-    """The exponential spectral risk measure: s(u) = g exp(-g (1 - u)) / (1 - exp(-g)).
+    """The exponential spectral risk: ``s(u) = g exp(-g (1 - u)) / (1 - exp(-g))``.
+
+    All rows keep some weight, and a row counts the more the larger its loss is. ``s(u)`` is how
+    many times the row counts whose loss is larger than a share u of all losses.
 
     Parameters
     ----------
@@ -119,7 +124,7 @@ class ESRM(SpectralSet):
 
 
 class Spectrum(SpectralSet):
-    """A spectral set from a function of one's own.
+    """A spectral risk of your own: how many times a row counts, by the rank of its loss.
 
     Parameters
     ----------
