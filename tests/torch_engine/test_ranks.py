@@ -169,6 +169,7 @@ SEARCHED = (
 )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["spread", "ties", "heavy", "equal", "far"])
 @pytest.mark.parametrize(("uncertainty", "divergence"), SEARCHED)
 def test_weights_are_those_in_memory(pool, kind, uncertainty, divergence):
