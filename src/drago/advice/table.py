@@ -12,7 +12,6 @@ from drago._frames import as_frame
 from drago._html import card, paragraph, table
 from drago.estimators.choice import eligible
 from drago.estimators.report import half_width
-from drago.scorers import tail_mean
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -186,14 +185,17 @@ def metrics_of(judged: Judged) -> Any:
         "found_group_excess": _worst_group(judged, excess, judged.found),
     }
 
+    worst_first = np.argsort(-excess, axis=1)
+
     def tails(weight: Matrix) -> Matrix:
         out = np.full((weight.shape[0], excess.shape[0]), np.nan)
         if not np.isfinite(excess).all():
             return out
-        for k, p in enumerate(weight):
-            there = p > 0
-            q = p[there] / p[there].sum()
-            out[k] = [tail_mean(row[there], q, TAIL) for row in excess]
+        p = weight / weight.sum(axis=1, keepdims=True)
+        for k, order in enumerate(worst_first):  # sorted once, and not for each resample
+            q = p[:, order]
+            taken = np.clip(TAIL - (np.cumsum(q, axis=1) - q), 0.0, q)
+            out[:, k] = taken @ excess[k, order] / TAIL
         return out
 
     def metrics(weight: Matrix) -> Matrix:

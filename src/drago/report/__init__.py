@@ -12,6 +12,7 @@ from drago._validation import check_flag, shown
 from drago.advice.audit import Audit
 from drago.advice.methods import MEAN, ROBUST
 from drago.estimators.base import DROEstimator
+from drago.plotting._models import unit_of
 from drago.report import pictures, sections, words
 from drago.report.facts import LEAST, Facts, read
 from drago.report.folds import MEAN as MEAN_MODEL
@@ -81,7 +82,7 @@ def html_report(
     if not rows and facts.n_rows < LEAST:
         return _withheld(facts, title)
     name = "Who is served worst" if title is None else title
-    unit = words.unit_of(facts.model)
+    unit = unit_of(facts.model)
     least = 0 if rows else LEAST
     has_groups = facts.groups is not None
     parts: list[tuple[str, str, str]] = []
@@ -143,6 +144,15 @@ def audit_report(audit: Any, *, title: str | None = None, rows: bool = True) -> 
     -------
     str
         A page without scripts that loads nothing from elsewhere.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 1))
+    >>> audit = drago.audit(X, X[:, 0] + rng.normal(size=60), time_budget=0, verbose=0)
+    >>> "What was tried" in drago.report.audit_report(audit)
+    True
     """
     check_flag("rows", rows)
     if not isinstance(audit, Audit):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._html import number, text
+from drago.plotting._models import is_heavy
 
 Vector = npt.NDArray[np.float64]
 
@@ -21,9 +22,7 @@ RIGHT, TOP, BOTTOM = 20.0, 12.0, 44.0
 _WIDE, _HIGH = 6.8, 13.0
 # Points of a curve, at most.
 MOST_POINTS = 300
-# How many times the middle a largest value is, from which on an axis is logarithmic.
-HEAVY = 50.0
-# Decades that such an axis spans at most, and the lines of a grid.
+# Decades that a logarithmic axis spans at most, and the lines of a grid.
 _DECADES = 5.0
 _TICKS = 5
 
@@ -87,14 +86,6 @@ def axis_for(values: Any, name: str, *, log: bool | None = None, room: float = 0
         return Axis(low / pad, high * pad, name, is_log=True)
     span = high - low or abs(high) or 1.0
     return Axis(low - room * span, high + room * span, name)
-
-
-def is_heavy(values: Vector) -> bool:
-    """Whether the largest of some losses are far above the middle one."""
-    if values.size < 2 or values.min() < 0:
-        return False
-    middle = float(np.median(values))
-    return bool(values.max() > HEAVY * middle) if middle > 0 else False
 
 
 def thinned(x: Any, y: Any) -> tuple[Vector, Vector]:

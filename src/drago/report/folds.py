@@ -31,7 +31,7 @@ Matrix = npt.NDArray[np.float64]
 
 MEAN, OWN = "mean model", "robust model"
 # Groups that are compared; smaller ones count as one.
-_MOST_GROUPS, SMALLER = 100, "(smaller groups)"
+MOST_GROUPS, SMALLER = 100, "(smaller groups)"
 # Rows that models are fitted on at most, and at least.
 MOST_ROWS = 20_000
 LEAST_ROWS = 20
@@ -176,10 +176,10 @@ def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector]:
 def _largest(groups: Array) -> Array:
     """The labels of the largest groups; the others are one, as intervals of so many take long."""
     labels, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    if labels.size <= _MOST_GROUPS:
+    if labels.size <= MOST_GROUPS:
         return groups
     kept = np.zeros(labels.size, dtype=bool)
-    kept[np.argsort(-counts, kind="stable")[: _MOST_GROUPS - 1]] = True
+    kept[np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1]] = True
     return np.where(kept[codes.reshape(-1)], groups.astype(str), SMALLER)
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._html import number, table, text
+from drago.plotting._models import is_heavy, is_wide
 from drago.plotting.losses import tail_means
-from drago.report.charts import Axis, Chart, axis_for, is_heavy, legend, thinned
+from drago.report.charts import Axis, Chart, axis_for, legend, thinned
 
 Vector = npt.NDArray[np.float64]
 
@@ -75,7 +76,7 @@ def sorted_losses(names: Sequence[str], losses: Any, weight: Vector, unit: str, 
             columns[name] = quantiles(np.asarray(one), weight, _LEVELS)
         behind = table(columns, "The loss that this share of the rows does not exceed")
     every = np.concatenate([curve for _, curve in found])
-    y = axis_for(every, unit, log=is_heavy(every))
+    y = axis_for(every, unit, log=any(is_heavy(one) for one in losses))
     chart = Chart(Axis(0.0, 1.0, "rows, from the least loss to the largest", as_share=True), y)
     for k, (share, curve) in enumerate(found):
         chart.line(*thinned(share, curve), STYLES[k][0], dash=STYLES[k][1])
@@ -102,7 +103,7 @@ def tail_risk(names: Sequence[str], losses: Any, weight: Vector, unit: str, leas
     shown = shown[shown * n >= max(least, 1)]
     found = [tail_means(np.asarray(one), p, levels) for one in losses]
     every = np.concatenate(found)
-    y = axis_for(every, f"mean {unit}", log=is_heavy(every) or None)
+    y = axis_for(every, f"mean {unit}", log=is_wide(every))
     x = Axis(
         float(levels.min()), 1.0, "worst share of the rows", is_log=True, as_share=True,
         is_turned=True,

@@ -13,9 +13,10 @@ import numpy as np
 from drago._html import Safe, number, paragraph, table, text
 from drago._version import __version__
 from drago.advice.table import Comparison
+from drago.plotting._models import unit_of
 from drago.report import pictures, words
 from drago.report.facts import LEAST, TAIL, Facts, calibration_error, label_of
-from drago.report.folds import OWN, Refits
+from drago.report.folds import MOST_GROUPS, OWN, SMALLER, Refits
 
 # Groups that are shown, the worst-off ones.
 _MOST_GROUPS = 20
@@ -120,8 +121,7 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
             parts.append(
                 paragraph(
                     "Which group is the worst is looked up on other rows than those it is judged "
-                    "on, so that chance does not pick it. Of many groups, the 99 largest are "
-                    "compared, and the others as one."
+                    "on, so that chance does not pick it." + _joined(refits.comparison)
                 )
             )
     if own:
@@ -142,6 +142,13 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
     return "".join(parts)
 
 
+def _joined(found: Comparison) -> str:
+    """That small groups are compared as one, where they are."""
+    if SMALLER not in found.groups["group"]:
+        return ""
+    return f" The {MOST_GROUPS - 1} largest groups are compared, and the others as one."
+
+
 def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
     """Each group's loss with its interval, and what robustness changes for it."""
     found, least = facts.worst.groups, 1 if rows else LEAST
@@ -155,7 +162,7 @@ def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
     loss, low, high = (found[name][shown] for name in ("loss", "low", "high"))
     if facts.worst.losses.min() >= 0:  # and so are their means
         low = np.maximum(low, 0.0)
-    unit = words.unit_of(facts.model)
+    unit = unit_of(facts.model)
     parts.append(
         figures(pictures.group_intervals(labels, loss, low, high, unit, facts.worst.mean_loss))
     )
@@ -247,7 +254,7 @@ def curve(facts: Facts, refits: Refits) -> str:
     found = refits.curve
     picture, behind = pictures.trade_off(
         found["model"], found["mean_loss"], found["worst"], f"loss of {whom}",
-        words.unit_of(facts.model), True, says,
+        unit_of(facts.model), True, says,
     )  # fmt: skip
     return figures(picture, scrolled(behind, "Trade-off"))
 

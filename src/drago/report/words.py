@@ -57,13 +57,6 @@ def loss_in_words(model: Any) -> str:
     return f"the loss {name!r} of your own"
 
 
-def unit_of(model: Any) -> str:
-    """The name of a loss on an axis."""
-    name = model.loss_.name
-    known = {"squared": "loss (half squared error)", "huber": "loss (Huber)"}
-    return known.get(name, "log loss (nats)" if model.loss_.is_classification else "loss")
-
-
 def question(facts: Facts) -> str:
     """What a report answers."""
     kind = "classifier" if facts.classifies else "regression model"

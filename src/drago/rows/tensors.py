@@ -339,7 +339,8 @@ class TensorVectors(RowStore):
     def extremes(self, values: Tensor) -> tuple[float, float]:
         ends = values.new_full((2,), -math.inf)
         if values.numel():
-            ends = torch.stack([-values.amin(), values.amax()])
+            low, high = torch.aminmax(values)
+            ends = torch.stack([-low, high])
         least, greatest = self.ranks.most(ends).tolist()
         return -least, greatest
 
