@@ -272,13 +272,21 @@ def _unique(block: Any) -> Array:
     return np.unique(np.asarray(block))
 
 
+def _as_array(values: Any) -> Any:
+    """A Dask array of a series; labels of any kind are objects."""
+    if not hasattr(values, "to_dask_array"):
+        return values
+    kind = getattr(values.dtype, "kind", "O")
+    return _blockwise(np.asarray, values, dtype=values.dtype if kind in "biuf" else object)
+
+
 def _aligned_with(like: Any, values: Any) -> Any:
     """A vector in the blocks of another."""
     import dask.array as da
 
     if not is_dask(values):
         values = da.from_array(np.asarray(values), chunks=like.chunks[0])
-    values = values.to_dask_array() if hasattr(values, "to_dask_array") else values
+    values = _as_array(values)
     values = values[:, 0] if values.ndim == 2 else values
     known = not np.isnan(sum(like.chunks[0]) + sum(values.chunks[0]))
     return values.rechunk(like.chunks) if known and values.chunks != like.chunks else values
@@ -409,8 +417,7 @@ def _cut_as(values: Any, sizes: Any) -> list[Any]:
         return [None] * len(sizes)
     if not is_dask(values):
         values = da.from_array(np.asarray(values), chunks=(tuple(map(int, sizes)),))
-    if hasattr(values, "to_dask_array"):
-        values = values.to_dask_array(lengths=True)
+    values = _as_array(values)
     if np.isnan(sum(values.chunks[0])):
         values = values.compute_chunk_sizes()
     return values.rechunk((tuple(map(int, sizes)),)).to_delayed().ravel().tolist()
