@@ -5,7 +5,8 @@
 cost       a certified solve on two single-threaded workers, and in memory with two threads, in
            turn: seconds of both, rounds, what the rounds may cost at 20 ms each, the rounds of an
            iteration (certificates and set-up apart), and the bytes that came to the driver in a
-           pass, as a share of X
+           pass, as a share of X; and the seconds of processors, by which they compare on a machine
+           that others use meanwhile
 driver     the memory of the driver after a solve, for a quarter of the rows and for all of them,
            in processes of their own
 constants  what `cluster_model.py` takes: seconds of a pass and of a vector per row, a worker's and
@@ -123,22 +124,30 @@ def counted(rows: Any) -> Any:
         Loop.observe = observe  # type: ignore[method-assign]
 
 
+def processors(client: Any) -> float:
+    """Seconds of processors that the driver, the scheduler in it and the workers have used."""
+    return time.process_time() + sum(client.run(time.process_time).values())
+
+
 def cost(given: argparse.Namespace) -> None:
     n, d = given.rows, given.features
     for loss in given.losses.split(","):
-        with cluster_of(2):
+        with cluster_of(2) as client:
             remote = drago.DROProblem(*collections(n, d, loss), **terms(loss))
             memory = drago.DROProblem(*in_memory(n, d, loss), **terms(loss))
             times: dict[str, list[float]] = {"memory": [], "cluster": []}
+            cpu: dict[str, list[float]] = {"memory": [], "cluster": []}
             for _ in range(given.repeats + 1):
-                began = time.perf_counter()
+                began, used = time.perf_counter(), time.process_time()
                 here = drago.solve(memory, tol=given.tol, n_threads=2)
                 times["memory"].append(time.perf_counter() - began)
+                cpu["memory"].append(time.process_time() - used)
                 before = remote.rows.engine.received
                 with counted(remote.rows) as rounds:
-                    began = time.perf_counter()
+                    began, used = time.perf_counter(), processors(client)
                     there = drago.solve(remote, tol=given.tol)
                     times["cluster"].append(time.perf_counter() - began)
+                    cpu["cluster"].append(processors(client) - used)
                 received = remote.rows.engine.received - before
             first, second = (statistics.median(each[1:]) for each in times.values())
             allowed = 1.5 * first + LATENCY * there.n_rounds
@@ -154,7 +163,8 @@ def cost(given: argparse.Namespace) -> None:
                 flush=True,
             )
             for name, values in times.items():
-                print("  ", name, *(f"{value:.2f}" for value in values), "s, the first apart")
+                print(f"   {name}: s", *(f"{value:.2f}" for value in values), end="; of processors")
+                print("", *(f"{value:.2f}" for value in cpu[name]), "(the first apart)", flush=True)
 
 
 def driver(given: argparse.Namespace) -> None:
