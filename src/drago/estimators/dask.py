@@ -226,7 +226,7 @@ def _blocks(values: Any) -> tuple[list[Any], list[float]]:
         return blocks, [np.nan] * len(blocks)
     if values.ndim == 2 and len(values.chunks[1]) > 1:
         values = values.rechunk({1: -1})
-    return values.to_delayed().ravel().tolist(), list(values.chunks[0])
+    return values.to_delayed(optimize_graph=False).ravel().tolist(), list(values.chunks[0])
 
 
 def _blockwise(function: Any, values: Any, more: Any = (), dtype: Any = np.float64) -> Any:
@@ -395,7 +395,11 @@ def losses_of(model: Any, X: Any, y: Any) -> Any:
     raw = model._lazily(X, "_raw_prediction")
     y = _aligned_with(raw[:, 0], y)
     work = delayed(_losses, pure=False)
-    pieces = zip(raw.to_delayed()[:, 0], y.to_delayed().ravel(), raw.chunks[0])
+    pieces = zip(
+        raw.to_delayed(optimize_graph=False)[:, 0],
+        y.to_delayed(optimize_graph=False).ravel(),
+        raw.chunks[0],
+    )
     return da.concatenate(
         [
             da.from_delayed(work(model._encode, model.loss_, a, b), (size,), np.float64)
@@ -420,7 +424,9 @@ def _cut_as(values: Any, sizes: Any) -> list[Any]:
     values = _as_array(values)
     if np.isnan(sum(values.chunks[0])):
         values = values.compute_chunk_sizes()
-    return values.rechunk((tuple(map(int, sizes)),)).to_delayed().ravel().tolist()
+    return (
+        values.rechunk((tuple(map(int, sizes)),)).to_delayed(optimize_graph=False).ravel().tolist()
+    )
 
 
 class _Judged(NamedTuple):
