@@ -1,12 +1,13 @@
 """Rows on a Dask cluster on this machine: what a solve costs beside the same rows in memory.
 
-    python benchmarks/bench_cluster.py cost driver constants --rows 4000000 --features 50
+    python benchmarks/bench_cluster.py cost methods driver constants --rows 4000000 --features 50
 
 cost       a certified solve on two single-threaded workers, and in memory with two threads, in
            turn: seconds of both, rounds, what the rounds may cost at 20 ms each, the rounds of an
            iteration (certificates and set-up apart), and the bytes that came to the driver in a
            pass, as a share of X; and the seconds of processors, by which they compare on a machine
            that others use meanwhile
+methods    L-BFGS in a metric and DRAGO on the cluster: seconds, passes and rounds
 driver     the memory of the driver after a solve, for a quarter of the rows and for all of them,
            in processes of their own
 constants  what `cluster_model.py` takes: seconds of a pass and of a vector per row, a worker's and
@@ -167,6 +168,23 @@ def cost(given: argparse.Namespace) -> None:
                 print("", *(f"{value:.2f}" for value in cpu[name]), "(the first apart)", flush=True)
 
 
+def methods(given: argparse.Namespace) -> None:
+    """When DRAGO pays on a cluster: seconds and rounds of both methods, in turn."""
+    n, d = given.rows, given.features
+    for loss in given.losses.split(","):
+        with cluster_of(2):
+            problem = drago.DROProblem(*collections(n, d, loss), **terms(loss))
+            for method in (drago.LBFGS(metric="auto", progressive=True), drago.Drago()):
+                began = time.perf_counter()
+                result = drago.solve(problem, method, tol=given.tol)
+                print(
+                    f"{loss}: {n} x {d}, {result.solver}: {time.perf_counter() - began:.2f} s, "
+                    f"{result.n_iter} iterations, {result.n_passes:.1f} passes, "
+                    f"{result.n_rounds} rounds, {result.status}",
+                    flush=True,
+                )
+
+
 def driver(given: argparse.Namespace) -> None:
     for n in (given.rows // 4, given.rows):
         told = subprocess.run(
@@ -232,7 +250,9 @@ def nothing(part: Any, p: Any, k: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="+", choices=("cost", "driver", "constants", "one"))
+    parser.add_argument(
+        "what", nargs="+", choices=("cost", "driver", "methods", "constants", "one")
+    )
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--features", type=int, default=50)
     parser.add_argument("--tol", type=float, default=1e-5)
