@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -194,14 +193,20 @@ def driver(given: argparse.Namespace) -> None:
         print(f"driver: {n} x {given.features}:", told.strip().splitlines()[-1], flush=True)
 
 
+def peak() -> float:
+    """KiB of memory that this process has had at most; what it was started from does not count."""
+    with open("/proc/self/status") as file:
+        return float(next(line for line in file if line.startswith("VmHWM")).split()[1])
+
+
 def one(given: argparse.Namespace) -> None:
     with cluster_of(2):
         problem = drago.DROProblem(
             *collections(given.rows, given.features, "squared"), **terms("squared")
         )
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak()
         drago.solve(problem, tol=1e-4)
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        after = peak()
         print(f"{before / 1024:.0f} MiB before the solve, {after / 1024:.0f} MiB at its peak")
 
 
