@@ -17,7 +17,7 @@ PEERS := .venv-peers
 # of the tests, or each run would compile them twice anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-all lint format bench bench-peers paper paper-quick paper-docs clean
+.PHONY: demo test test-slow test-all lint format docs test-oldest test-newest release-check bench bench-peers paper paper-quick paper-docs clean
 
 demo: $(STAMP)-core
 	$(BIN)/python examples/demo.py
@@ -38,6 +38,30 @@ lint: $(STAMP)-lint
 format: $(STAMP)-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site, in build/docs/html. It is built without the network, and a warning is an error.
+docs: $(STAMP)-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs/html
+	$(BIN)/python docs/_ext/links.py build/docs/html
+
+# The quick tests with the oldest versions that pyproject.toml promises, and with the newest there are,
+# each in an environment of its own.
+test-oldest: | $(BIN)/python
+	$(BIN)/python -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --no-compile --constraint constraints-oldest.txt ".[test]"
+	PYTHONDONTWRITEBYTECODE= .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-newest: | $(BIN)/python
+	$(BIN)/python -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --no-compile --upgrade ".[test]"
+	PYTHONDONTWRITEBYTECODE= .venv-newest/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+# A wheel and an sdist as they would be published; each is installed into an empty environment and tried.
+release-check: $(STAMP)-release
+	rm -rf dist
+	DRAGO_LEVELS=all $(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tests/smoke.py dist/*
 
 bench: $(STAMP)-core
 	$(BIN)/python benchmarks/bench_dual.py
@@ -82,6 +106,14 @@ $(STAMP)-lint: $(SOURCES) | $(BIN)/python
 	$(PIP) --editable ".[lint]"
 	touch $@ $(STAMP)-core
 
+$(STAMP)-docs: $(SOURCES) constraints.txt | $(BIN)/python
+	$(PIP) --constraint constraints.txt --editable ".[docs]"
+	touch $@ $(STAMP)-core
+
+$(STAMP)-release: $(SOURCES) | $(BIN)/python
+	$(PIP) --editable ".[release]"
+	touch $@ $(STAMP)-core
+
 $(STAMP)-bench: $(SOURCES) | $(BIN)/python
 	$(PIP) --editable ".[bench]"
 	touch $@ $(STAMP)-core
@@ -90,6 +122,6 @@ $(STAMP)-bench: $(SOURCES) | $(BIN)/python
 # is gigabytes (torch, torchvision, xgboost), of which its linear models use CVXPY alone.
 $(PEERS)/.stamp: $(SOURCES)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --no-compile --editable . "cvxpy>=1.5" clarabel
+	$(PEERS)/bin/python -m pip install --quiet --no-compile --editable . "cvxpy>=1.7" clarabel
 	$(PEERS)/bin/python -m pip install --quiet --no-compile --no-deps dro==0.4.3
 	touch $@

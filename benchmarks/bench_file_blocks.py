@@ -13,13 +13,11 @@ limit is a quarter of X where none is given, so that nothing is held.
 from __future__ import annotations
 
 import argparse
-import shutil
-import tempfile
 import time
 from typing import Any
 
 from bench_files import make_blocks
-from tables import Table, make_tables, medians_in_turn, parser_of
+from tables import Table, folder_for, make_tables, medians_in_turn, parser_of
 
 import drago
 
@@ -89,13 +87,8 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--limit", type=int, help="memory_limit in bytes")
     options = parser.parse_args()
-    made = None if options.folder else tempfile.mkdtemp(dir="/var/tmp")
-    options.folder = options.folder or made
-    try:
+    with folder_for(options):
         make_tables(TABLES, options)
-    finally:
-        if made is not None:
-            shutil.rmtree(made)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,13 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
 import numpy as np
-from tables import Table, make_tables, medians_in_turn, parser_of
+from tables import Table, folder_for, make_tables, medians_in_turn, parser_of
 
 import drago
 from drago.files.blocks import Blocks, Column, Stamp
@@ -250,13 +248,8 @@ def main() -> None:
     if options.child:
         child(options)
         return
-    made = None if options.folder else tempfile.mkdtemp(dir="/var/tmp")
-    options.folder = options.folder or made
-    try:
+    with folder_for(options):
         make_tables(TABLES, options)
-    finally:
-        if made is not None:
-            shutil.rmtree(made)
 
 
 if __name__ == "__main__":

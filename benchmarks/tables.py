@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import shutil
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,18 @@ def parser_of(doc: str | None, tables: Tables) -> argparse.ArgumentParser:
     parser.add_argument("--csv", metavar="FOLDER", help="write TABLE.csv there")
     parser.add_argument("--quick", action="store_true", help="smaller or fewer problems")
     return parser
+
+
+@contextmanager
+def folder_for(options: argparse.Namespace) -> Iterator[None]:
+    """A new `options.folder` on the disk where none was given, removed at the end."""
+    made = None if options.folder else tempfile.mkdtemp(dir="/var/tmp")
+    options.folder = options.folder or made
+    try:
+        yield
+    finally:
+        if made is not None:
+            shutil.rmtree(made)
 
 
 def make_tables(tables: Tables, options: argparse.Namespace) -> None:

@@ -1,6 +1,8 @@
 """Set-up shared by all tests; runs before NumPy is imported."""
 
 import os
+import shutil
+import subprocess
 
 # Two workers share two cores: a BLAS with threads of its own would only get in the way.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -52,3 +54,15 @@ def _is(values, given):
     elif len(values) == 1:
         given = (given,)
     return all(a is b for a, b in zip(values, given, strict=True))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 200 kB, where one can be made."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this process may not mount a file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

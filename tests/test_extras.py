@@ -12,6 +12,15 @@ CALLED = {
     "mypy": ("Makefile", "/mypy"),
     "pytest-xdist": ("Makefile", "pytest -n"),
     "clarabel": ("tests/reference.py", "cp.CLARABEL"),
+    "sphinx": ("Makefile", "-m sphinx"),
+    "pydata-sphinx-theme": ("docs/conf.py", "pydata_sphinx_theme"),
+    "numpydoc": ("docs/conf.py", "numpydoc"),
+    "sphinx-gallery": ("docs/conf.py", "sphinx_gallery"),
+    "myst-parser": ("docs/conf.py", "myst_parser"),
+    "sphinx-design": ("docs/conf.py", "sphinx_design"),
+    "latex2mathml": ("docs/_ext/formulas.py", "from latex2mathml"),
+    "build": ("Makefile", "-m build"),
+    "twine": ("Makefile", "twine check"),
 }
 
 

@@ -138,6 +138,8 @@ LAYERS = [
         "_progress",
         "_threads",
         "_frames",
+        "_html",
+        "synthetic",
         "kernels",
         "files",
     },
@@ -152,6 +154,9 @@ LAYERS = [
     {"estimators", "scorers"},
     {"advice"},
     {"plotting"},
+    {"report"},
+    {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Files of models know what is in them.
@@ -166,13 +171,13 @@ ON_ARRAYS = ("oracles/rounds/",)
 MOST_LINES = 500
 # Top-level imports of other packages, and the modules that may have them.
 TOP_LEVEL = {
-    "sklearn": {"estimators", "scorers", "advice"},
+    "sklearn": {"estimators", "scorers", "advice", "report", "cli"},
     "torch": {"torch_engine", "training", "oracles", "rows"},
     "matplotlib": {"plotting"},
     "scipy": {"kernels", "solvers", "estimators", "scorers", "plotting"},
-    "typer": set(),
-    "rich": set(),
-    "pandas": set(),
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "pandas": {"cli"},
     "pyarrow": set(),
 }
 

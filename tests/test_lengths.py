@@ -269,6 +269,15 @@ TABLE = {
             baseline=WEIGHT,
         ),
     },
+    "html_report": {
+        "": call(
+            lambda **given: drago.html_report(FITTED.Regressor, **given),
+            X=X,
+            y=Y,
+            groups=GROUPS,
+            sample_weight=WEIGHT,
+        ),
+    },
     "robust_path": {
         "": call(drago.robust_path, X=X, y=Y, sample_weight=WEIGHT, groups=GROUPS),
     },
@@ -445,7 +454,8 @@ def test_arrays_of_wrong_shapes_are_refused(function, arrays, settings, request)
     crosses = "Regressor" in request.node.name or "Classifier" in request.node.name
     crosses = crosses or "WeightsDisplay-from_estimator" in request.node.name
     crosses = crosses or any(
-        f"[{name}-" in request.node.name for name in ("audit", "compare", "find_groups")
+        f"[{name}-" in request.node.name
+        for name in ("audit", "compare", "find_groups", "html_report")
     )
     for name in arrays:
         for how, wrong in spoilt(arrays[name], name).items():
@@ -466,7 +476,7 @@ NO_ARRAYS = {
     *("Certificate", "CheckpointError", "L2Ball", "NonNegative", "RobustPath", "WorstCaseReport"),
     *("CollapseWarning", "cross_groups"),  # columns of any number and length
     *("Audit", "Comparison"),
-    *("Source", "SourceChangedError", "CacheError"),
+    *("Source", "SourceChangedError", "CacheError", "ClusterError"),
     *("read_parquet", "from_arrow", "from_batches"),  # columns by name, or a user's own reader
     *("ModelFileError", "SolverResult", "Status", "load", "save", "tune"),
     *("Drago", "LBFGS", "Newton", "SGD", "LSVRG", "Prospect", "GradientDescent", "AGOG"),
@@ -480,7 +490,7 @@ NO_ROWS = {
     *("n_outputs", "probabilities", "masses", "tail"),  # one array of any length: see below
     *("set_fit_request", "set_score_request", "get_metadata_routing", "set_callbacks"),
     *("to_frame", "get_feature_names_out"),  # found groups
-    "predict_to",  # a source
+    *("predict_to", "to_sklearn"),  # a source; nothing
     *("plot", "from_result"),  # displays
     # A problem's, for solvers: vectors come from its store.
     *("smoothing", "to_public", "evaluate", "visit", "take", "moved", "dual_oracle"),

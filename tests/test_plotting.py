@@ -620,3 +620,56 @@ def test_a_trade_off_of_a_path_and_of_a_comparison():
         TradeOffDisplay.from_result(found, metric="best")
     with pytest.raises(ValueError, match="names must have one entry per model"):
         TradeOffDisplay(names=["a"], mean=[1.0, 2.0], worst=[1.0, 2.0])
+
+
+# ------------------------------------------------------------------- titles, units, heavy tails
+
+
+def test_heavy_tails_get_a_logarithmic_axis():
+    rng = np.random.default_rng(0)
+    mild, heavy = rng.uniform(size=400), np.abs(rng.standard_t(0.7, size=400)) ** 2
+    weights = np.full(400, 1 / 400)
+    for made, axis in [
+        (lambda losses, **more: SortedLossDisplay.from_predictions(losses, **more), "y"),
+        (lambda losses, **more: TailRiskDisplay.from_predictions(losses, **more), "y"),
+        (lambda losses, **more: WeightsDisplay.from_predictions(losses, weights, **more), "x"),
+    ]:
+
+        def scale(display, axis=axis):
+            return getattr(display.ax_, f"get_{axis}scale")()
+
+        assert scale(made(mild)) == "linear"
+        display = made(heavy)
+        assert scale(display) == "log"
+        low, high = getattr(display.ax_, f"get_{axis}lim")()
+        assert high > heavy.mean() and low >= 1e-6 * high
+        assert scale(made(mild, ax=display.ax_)) == "log"  # what was there stays readable
+        assert scale(made(heavy, scale="linear")) == "linear"
+        assert scale(made(mild, scale="log")) == "log"
+        with pytest.raises(ValueError, match="scale must be one of"):
+            made(mild, scale="cubic")
+
+
+def test_zeros_and_negative_losses():
+    assert SortedLossDisplay.from_predictions([0.0, 0.0, 0.0]).ax_.get_yscale() == "linear"
+    assert (
+        SortedLossDisplay.from_predictions([-1.0] + [0.1] * 19 + [1e6]).ax_.get_yscale() == "linear"
+    )
+    shown = SortedLossDisplay.from_predictions([0.0] + [0.1] * 19 + [1e6]).ax_
+    assert shown.get_yscale() == "log" and shown.get_ylim()[1] > 1e6
+
+
+def test_pictures_have_titles_and_units(data):
+    X, y = data[:2]
+    model = drago.DRORegressor().fit(X, y)
+    labels = drago.DROClassifier().fit(X, y > np.median(y))
+    for made in (SortedLossDisplay, TailRiskDisplay):
+        assert "half squared error" in made.from_estimator(model, X, y).ax_.get_ylabel()
+        shown = made.from_estimator(labels, X, y > np.median(y)).ax_
+        assert "nats" in shown.get_ylabel() and shown.get_title()
+    weights = WeightsDisplay.from_estimator(model, X, y).ax_
+    assert weights.get_xlabel() == "loss (half squared error)" and weights.get_title()
+    assert ConvergenceDisplay.from_estimator(model).ax_.get_title()
+    _, ax = plt.subplots()
+    ax.set_title("mine")
+    assert SortedLossDisplay.from_estimator(model, X, y, ax=ax).ax_.get_title() == "mine"

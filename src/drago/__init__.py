@@ -15,6 +15,7 @@ from drago._version import __version__
 if TYPE_CHECKING:
     from drago import datasets as datasets
     from drago import plotting as plotting
+    from drago import report as report
     from drago.advice.audit import Audit as Audit
     from drago.advice.audit import audit as audit
     from drago.advice.compare import compare as compare
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from drago.files.models import load as load
     from drago.files.models import save as save
     from drago.problem import DROProblem as DROProblem
+    from drago.report import html_report as html_report
     from drago.result import SolverResult as SolverResult
     from drago.result import Status as Status
     from drago.rows.cluster.engine import ClusterError as ClusterError
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 _HOME = {
     "datasets": "",
     "plotting": "",
+    "report": "",
     "Certificate": "certificate.certificate",
     "certify": "certificate.certify",
     "CheckpointError": "files.checkpoint",
@@ -106,6 +109,7 @@ _HOME = {
     "compare": "advice.compare",
     "Comparison": "advice.table",
     "cross_groups": "estimators.groups",
+    "html_report": "report",
     "tail_loss_scorer": "scorers",
     "worst_group_scorer": "scorers",
     "Squared": "terms.losses",

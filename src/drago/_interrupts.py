@@ -35,6 +35,9 @@ class Guard:
         Whether a second one came before the first was answered: nobody is to wait for an answer.
     """
 
+    agree: Callable[[bool], bool] | None = None
+    """Whether a signal is kept by any of the processes that solve a problem together."""
+
     def __init__(self, before: Handler | None = None) -> None:
         self.is_pending = self.is_urgent = False
         self._before = before
@@ -48,7 +51,11 @@ class Guard:
 
     def poll(self) -> None:
         """Let the handler that was there before have the signal that was kept, if there is one."""
-        if self.is_pending:
+        if self.agree is not None:
+            if self.agree(self.is_pending):
+                self.is_pending = False
+                raise KeyboardInterrupt
+        elif self.is_pending:
             self.is_pending = False
             assert self._before is not None
             self._before(*self._signal)
@@ -104,7 +111,7 @@ def guard() -> Guard:
 
 def poll() -> None:
     """A moment at which a solve in this thread can be interrupted."""
-    if _ACTIVE is not None and _ACTIVE.is_pending:
+    if _ACTIVE is not None and (_ACTIVE.is_pending or _ACTIVE.agree is not None):
         guard().poll()
 
 

@@ -165,8 +165,7 @@ def make_metric(
     if problem.is_sparse and kind == "diagonal":
         # So many that a feature is seen often enough.
         size = max(size, int(_SEEN * problem.n_samples * d / max(problem.n_entries, 1)))
-    is_compiled = problem.rows.has("compiled")
-    if is_compiled and size >= problem.n_samples and kind == "full":
+    if problem.rows.has("compiled") and size >= problem.n_samples and kind == "full":
         sample = problem.rows  # as they are
     else:
         sample = problem.rows.sample(subsample(problem, size))
@@ -175,7 +174,7 @@ def make_metric(
         found, directions = _mean_squares(sample, mean), None
     else:
         rows, p = sample.X if sample.is_plain else _dense(sample), sample.p
-        if d <= FEW and is_compiled:
+        if d <= FEW and problem.rows.is_on_host:
             rows = np.ascontiguousarray(rows)
             centre = np.zeros(d) if mean is None else mean
             eigenvalues, basis = np.empty(d), np.empty((d, d))

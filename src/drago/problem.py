@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._html import shows
 from drago._interrupts import interruptible
 from drago._validation import check_flag, check_number, numeric, shown
 from drago.intercept import best_intercept
@@ -42,9 +43,8 @@ class DROProblem:
 
     ``min over w in W  max over q in Q  sum_i q_i (l_i(w) - b_i) - nu D(q || p) + (mu/2) ||w||^2``
 
-    with the losses l_i and a baseline b_i, which is 0 unless it is given.
-
-    The problem is immutable, knows no solver, and keeps `X` without a copy where it can.
+    with the losses l_i and a baseline b_i, which is 0 unless it is given. The problem never
+    changes, knows no solver, and keeps `X` without a copy where it can.
 
     Parameters
     ----------
@@ -57,10 +57,10 @@ class DROProblem:
     loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
     uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
     divergence : {"auto", "chi2", "kl"} or Divergence
-        "auto" is a ball's own divergence, otherwise chi2.
+        "auto" is the ball's own for a ball, otherwise chi2.
     shift_cost : float >= 0 or "auto"
         The nu of the formula, in the unit of the loss. "auto" is 0.1 times the mean loss at w = 0
-        with its best intercept; once that for `Grouped` sets of losses without a baseline.
+        with its best intercept; for `Grouped` sets without a baseline the whole of that.
     l2_reg : float >= 0
         The mu of the formula.
     sample_weight : array of shape (n,), optional
@@ -73,9 +73,10 @@ class DROProblem:
     constraint : L2Ball, Box, NonNegative or None
         The set W of the coefficients.
     baseline : float or array of shape (n,), optional
-        Subtracted from the losses: an estimate of what is attainable on each row, so that the
-        worst case is about what could be done better, and not about noise. It must come from a
-        model that has not seen the row. A constant changes the objective and nothing else.
+        Subtracted from the losses: an estimate of what is attainable on each row, from a model that
+        has not seen the row, so that the worst case is about what could be done better.
+    process_group : process group, None or False
+        Whose ranks share the rows, each with tensors of its own; None is the default group.
 
     Examples
     --------
@@ -106,15 +107,13 @@ class DROProblem:
         fit_intercept: bool = False,
         constraint: Any = None,
         baseline: Any = None,
+        process_group: Any = None,
     ) -> None:
         self.loss = copy.copy(as_loss(loss))
-        self.rows, kept, self.n_outputs = open_rows(
-            X, y, loss=self.loss, sample_weight=sample_weight, groups=groups
-        )
-        if kept is not None:
-            self._kept = kept
+        given = {"sample_weight": sample_weight, "groups": groups, "process_group": process_group}
+        self.rows, self._kept, self.n_outputs = open_rows(X, y, loss=self.loss, **given)
         if baseline is not None:
-            self.rows = with_baseline(self.rows, baseline, kept)
+            self.rows = with_baseline(self.rows, baseline, self._kept)
         if self.loss.is_classification and self.n_classes < 2:
             only = int(np.argmax(self.class_masses))
             raise ValueError(
@@ -179,6 +178,8 @@ class DROProblem:
             f"uncertainty={self.uncertainty!r}, divergence={self.divergence.name!r}, "
             f"shift_cost={self.nu:g}, l2_reg={self.mu:g})"
         )
+
+    _repr_html_ = shows("n_samples n_features loss uncertainty divergence shift_cost l2_reg")
 
     # ---------------------------------------------------------------- sizes and constants
 
@@ -374,10 +375,10 @@ class DROProblem:
 
     def on_all_rows(self, weights: Vector) -> Vector:
         """Weights of the problem's rows as weights of all rows that were given."""
-        if np.shape(weights) != (self.n_samples,):
+        if np.shape(weights) != (self.rows.n_given,):
             raise ValueError(
                 f"weights must have one entry per row of positive weight, shape "
-                f"({self.n_samples},), but has shape {np.shape(weights)}."
+                f"({self.rows.n_given},), but has shape {np.shape(weights)}."
             )
         if self._kept is None:
             return weights
@@ -480,9 +481,9 @@ class DROProblem:
         """The problem on some of the rows, their weights normalised anew."""
         return self._replace(rows=self.rows.take(index))
 
-    def moved(self, device: Any) -> DROProblem:
-        """The problem with its rows on a device of torch."""
-        rows = on_device(self.rows, device, self.loss, self.uncertainty)
+    def moved(self, device: Any, process_group: Any = None) -> DROProblem:
+        """The problem with its rows on a device of torch, shared by the ranks of a group."""
+        rows = on_device(self.rows, device, self.loss, self.uncertainty, process_group)
         return self if rows is self.rows else self._replace(rows=rows, _kept=self._kept)
 
 

@@ -9,11 +9,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._frames import as_frame
+from drago._html import MOST_LINES, card, pairs, paragraph, table
+
 Vector = npt.NDArray[np.float64]
 
 
 class Status(StrEnum):
-    """Why a solver stopped; all but `optimal` and `stationary` come with a `ConvergenceWarning`."""
+    """Why a solver stopped; all but `optimal` and `stationary` come with a `ConvergenceWarning`.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> drago.solve(problem).status == "optimal"
+    True
+    """
 
     OPTIMAL = "optimal"
     """The certified relative gap is at most `tol`."""
@@ -59,6 +70,17 @@ class History:
         last = f", the last of rel_gap={self.records[-1].rel_gap:.2g}" if self.records else ""
         return f"History({len(self)} certificates{last})"
 
+    def to_frame(self) -> Any:
+        """A line for each certificate, as a frame of pandas."""
+        return as_frame({name: getattr(self, name) for name in Record.__dataclass_fields__})
+
+    def _repr_html_(self) -> str:
+        """A few of the certificates, the first and the last among them."""
+        few = np.linspace(0, len(self) - 1, min(len(self), MOST_LINES)).round().astype(int)
+        names = ("n_iter", "n_passes", "time", "primal", "gap", "rel_gap")
+        columns = {name: [getattr(self.records[k], name) for k in few] for name in names}
+        return card(repr(self), table(columns) if self.records else "")
+
     def __getattr__(self, name: str) -> Vector:
         if name.startswith("_") or name not in Record.__dataclass_fields__:
             raise AttributeError(f"a History has the columns {list(Record.__dataclass_fields__)}.")
@@ -74,18 +96,18 @@ class SolverResult:
     coef, intercept : array, float or array
         The best point found, in scikit-learn's shapes.
     dual_weights : array of shape (n,)
-        The weights ``q`` that attain the dual bound.
+        The worst-case weights ``q`` that the lower bound rests on: which rows decide the model.
     primal, dual, gap, rel_gap : float
-        Certified: the objective at `coef`, a lower bound on the optimal value, their distance, and
-        that distance relative to what the trivial model w = 0 leaves to gain.
+        Certified: the objective at `coef`, a lower bound on the optimal value, their difference,
+        and that as a share of what there is to gain over the model with all coefficients at 0.
     status : Status
     message : str
         What ran and why it stopped, in a sentence.
     bound : str
         Which bound the certificate rests on (see `drago.certify`).
     n_iter, n_passes, n_oracle_calls : int, float, int
-        Iterations; visits to all rows, everything included; pairs of a loss and its gradient, as
-        the paper counts them (certificates left out).
+        Iterations; readings of all rows, everything included; and losses with their gradients, a
+        row each, as the paper counts them (certificates left out).
     time, solver_time : float
         Seconds; and seconds without the certificates.
     dual_coef, dual_intercept : array, float or array
@@ -98,6 +120,16 @@ class SolverResult:
     history : History
     n_rounds : int
         How often all workers of a cluster were asked for something; 0 for rows elsewhere.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> result = drago.solve(problem)
+    >>> result.coef.shape, str(result.status)
+    ((3,), 'optimal')
+    >>> result.rel_gap <= 1e-4
+    True
     """
 
     coef: Vector
@@ -127,3 +159,16 @@ class SolverResult:
             f"SolverResult({self.status}, primal={self.primal:.8g}, rel_gap={self.rel_gap:.2g}, "
             f"n_passes={self.n_passes:g}, time={self.time:.3g} s, solver={self.solver!r})"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "status": str(self.status),
+            "objective (primal)": self.primal,
+            "lower bound (dual)": self.dual,
+            "relative gap": self.rel_gap,
+            "bound": self.bound,
+            "solver": self.solver,
+            "visits to all rows": self.n_passes,
+            "time in s": self.time,
+        }
+        return card("Result of a solve", paragraph(self.message), pairs(facts))

@@ -55,6 +55,16 @@ def tail_loss_scorer(tail_fraction: float = 0.1, *, loss: Any = "auto") -> Score
     -------
     callable ``scorer(estimator, X, y, sample_weight=None)``
         For ``scoring=`` in `GridSearchCV`, `cross_val_score` and so on.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.model_selection import cross_val_score
+    >>> X = np.arange(20.0).reshape(-1, 1)
+    >>> scores = cross_val_score(Ridge(), X, X[:, 0] ** 2, scoring=drago.tail_loss_scorer(0.1))
+    >>> bool((scores < 0).all())  # minus a loss, because scikit-learn maximises
+    True
     """
     check_number("tail_fraction", tail_fraction, low=0, high=1, open_low=True)
     return Scorer(loss, tail_fraction=tail_fraction)
@@ -77,6 +87,17 @@ def worst_group_scorer(groups: Any = None, *, loss: Any = "auto") -> Scorer:
     -------
     callable ``scorer(estimator, X, y, sample_weight=None, groups=None)``
         For ``scoring=`` in `GridSearchCV`, `cross_val_score` and so on.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X = np.array([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]])
+    >>> y = [0, 0, 1, 0, 1, 1]
+    >>> model = LogisticRegression().fit(X, y)
+    >>> worst = drago.worst_group_scorer("class", loss="zero_one")(model, X, y)
+    >>> round(1 + worst, 2)  # the accuracy of the class that has the lower one
+    0.67
     """
     return Scorer(loss, groups=groups)
 

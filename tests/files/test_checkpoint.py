@@ -9,7 +9,6 @@ import os
 import pickle
 import random
 import re
-import shutil
 import socket
 import stat
 import subprocess
@@ -667,18 +666,6 @@ RUN = """
         save(sys.argv[1], {"w": np.full(20_000 + k % 9, k), "k": np.array(k)}, {"k": k})
         print(k, flush=True)
 """
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 200 kB, where one can be made."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("this process may not mount a file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_disk_that_is_full_leaves_what_was_saved_before(small_disk):

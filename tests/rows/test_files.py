@@ -61,6 +61,19 @@ def test_settings(tmp_path, name, settings):
     agree(here, there, problem, 1e-5)
 
 
+def test_indices_of_int64(tmp_path):
+    """No kernel reads them by itself."""
+    X, y, more = data("logistic", "csr")
+    long = X.copy()
+    long.indices, long.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    settings = {"loss": "logistic", "shift_cost": 0.05, "fit_intercept": True}
+    problem = drago.DROProblem(X, y, **more, **settings)
+    filed = drago.DROProblem(blocks_of(tmp_path, long, y, **more), **settings)
+    assert not filed.rows.source.is_filed
+    here, there = drago.solve(problem, tol=1e-6), drago.solve(filed, tol=1e-6)
+    agree(here, there, problem, 1e-6)
+
+
 @pytest.mark.parametrize("name", ["cvar", "kl ball", "groups"])
 def test_a_baseline(tmp_path, name):
     X, y, more = data("squared")

@@ -98,7 +98,7 @@ def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
     thick = make(n=20 * unknowns + 10, uncertainty=drago.CVaR(0.1), **settings)
     method, others, why = choose(thick)
     assert method == IN_METRIC
-    assert why == "auto took lbfgs in a metric, the fastest on most problems; "
+    assert why == "auto took lbfgs with scaled steps, the fastest on most problems; "
     scarce = make(n=30, uncertainty=drago.CVaR(0.02), **settings)
     assert choose(scarce)[0] == IN_METRIC
 
@@ -307,7 +307,7 @@ SAID = {
     ),
     "lbfgs": (
         {"divergence": "kl"},
-        "auto took lbfgs in a metric, the fastest on most problems; lbfgs: optimal after ",
+        "auto took lbfgs with scaled steps, the fastest on most problems; lbfgs: optimal after ",
     ),
 }
 

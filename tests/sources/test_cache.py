@@ -235,18 +235,6 @@ def test_files_that_may_not_become_that_large(tmp_path):
     assert resource.RLIMIT_FSIZE is not None
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 200 kB, where one can be made."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("this process may not mount a file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 def test_a_small_file_system(tmp_path, small_disk):
     batches = [(X, Y)] * 10  # of whose size nobody knows
     source = drago.from_batches(batches, memory_limit=SMALL, cache_dir=small_disk / "c")

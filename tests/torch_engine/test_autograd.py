@@ -535,7 +535,7 @@ def test_without_convexity_there_is_no_certificate(solver):
     _, problem = mlp()
     result = drago.solve(problem, solver, tol=1e-2)
     assert result.status == "stationary"
-    assert "there is no certificate, for the losses are not declared convex" in result.message
+    assert "there is no certificate, because the losses are not declared convex" in result.message
     assert result.gap == result.rel_gap == np.inf and result.dual == -np.inf
     assert result.bound == "none: the losses are not declared convex"
     assert result.stationarity == pytest.approx(problem.stationarity(result.coef), rel=1e-6)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn import config_context
 
+from drago._html import card, paragraph, text
 from drago._interrupts import interruptible
 from drago._validation import (
     check_groups,
@@ -64,6 +65,18 @@ class Audit:
         What was left out, and why: rows, folds.
     time : float
         Seconds.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=120)
+    >>> audit = drago.audit(X, y, n_repeats=1, time_budget=0.0, verbose=0)
+    >>> audit.recommended in audit.comparison.models
+    True
+    >>> audit.model.predict(X).shape
+    (120,)
     """
 
     comparison: Comparison
@@ -80,6 +93,19 @@ class Audit:
     def __str__(self) -> str:
         parts = [str(self.comparison), "", *self.notes, *self.verdict, "", self.code]
         return "\n".join(parts)
+
+    def to_frame(self) -> Any:
+        """The table of methods as a frame of pandas."""
+        return self.comparison.to_frame()
+
+    def groups_to_frame(self) -> Any:
+        """The table of groups as a frame of pandas."""
+        return self.comparison.groups_to_frame()
+
+    def _repr_html_(self) -> str:
+        said = [paragraph(line) for line in (*self.verdict, *self.notes)]
+        code = f"<pre>{text(self.code, None)}</pre>"
+        return card(repr(self), *said, self.comparison._repr_html_(), code)
 
 
 @interruptible
@@ -105,12 +131,12 @@ def audit(
     ----------
     X : array or frame of shape (n, n_features)
         Of a frame, columns of numbers, bools and categories. Or a source, which has its own y,
-        groups and weights: of more than 100,000 rows, or than fill a quarter of its memory limit,
-        so many are drawn, and the recommended model is fitted on these.
+        groups and weights: a sample of at most 100,000 of its rows is audited, or as many as fill
+        a quarter of its memory limit, and the recommended model is fitted on the sample.
     y : array of shape (n,)
     groups : array of shape (n,) or (n, n_columns), str or list of str, optional
-        Labels, several columns of them to be crossed, or names of columns of X, which are then no
-        features of the models; what is attainable on a row is found with them.
+        Labels, or several columns of labels, which are crossed; or names of columns of X, which are
+        then not features of the models, but are used to find out what is attainable on a row.
     sample_weight : array of shape (n,), optional
     task : {"auto", "regression", "classification"}
         "auto": words, bools and up to 20 different whole numbers are classes.
@@ -130,10 +156,22 @@ def audit(
     Notes
     -----
     Recommended is the method with the least excess of the worst group (given, else found) among
-    those that lower it for sure and cost little for sure: the 95% interval of its change lies
-    below 0, and that of the mean loss below 2% of the mean fit's. The mean fit where there is none.
+    those that surely lower it and surely cost little: the 95% interval of its change lies below
+    0, and that of the mean loss below 2% of the mean fit's. Where there is none, it is the mean
+    fit.
     Group interactions need the group of every new row, so they are reported and not recommended.
-    Of more than 20,000 rows, so many are drawn. Weights do not enter the search for groups.
+    Where there are more than 20,000 rows, 20,000 are drawn. Weights do not enter the search for
+    groups.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(120, 2))
+    >>> y = X[:, 0] + rng.normal(size=120)
+    >>> audit = drago.audit(X, y, n_repeats=1, time_budget=0.0, verbose=0)  # more time tells more
+    >>> print(audit.verdict[-1])
+    Use the mean fit.
     """
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._frames import as_frame
+from drago._html import card, paragraph, table
 from drago.estimators.choice import eligible
 from drago.estimators.report import half_width
-from drago.scorers import tail_mean
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -25,7 +25,7 @@ _BINS = 10
 # Changes below this share of the reference's mean loss are rounding.
 _EQUAL = 1e-9
 # Groups that are printed, the worst-off ones.
-_SHOWN = 20
+_SHOWN = 10
 METRICS = ("mean_loss", "worst_group_loss", "worst_group_excess", "found_group_excess",
            "tail_excess")  # fmt: skip
 
@@ -60,6 +60,19 @@ class Comparison:
     which its loss is then counted (other folds, the other half): the largest of several means
     would be too large, and the more so the more a model's losses spread. Groups of fewer than 10
     rows are not called the worst, unless all are as small.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 2))
+    >>> y = X[:, 0] + rng.normal(size=100)
+    >>> fitted = {name: drago.DRORegressor(name).fit(X[:50], y[:50]) for name in ("mild", "cvar")}
+    >>> comparison = drago.compare(fitted, X[50:], y[50:], baseline=None)
+    >>> comparison.models, comparison.n_rows
+    (['mild', 'cvar'], 50)
+    >>> comparison.table["mean_loss"].shape
+    (2,)
     """
 
     models: list[str]
@@ -88,6 +101,16 @@ class Comparison:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        cells = _cells(self)
+        parts = [table(dict(zip(cells[0], zip(*cells[1:]))), f"{self.n_rows} rows")]
+        parts.append(paragraph(" ".join(_LEGEND).format(reference=self.reference)))
+        if self.groups["group"]:
+            cells, more = _group_cells(self)
+            parts.append(table(dict(zip(cells[0], zip(*cells[1:])))))
+            parts += [paragraph(line) for line in more]
+        return card(repr(self), *parts)
 
 
 @dataclass(frozen=True)
@@ -132,7 +155,7 @@ class Judged:
 def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 0) -> Comparison:
     """The table of some models."""
     first, n = models.index(reference), judged.n_rows
-    metrics = _metrics(judged)
+    metrics = metrics_of(judged)
     values = metrics(judged.weight[None, :])[0]
     rng, draws = np.random.default_rng(seed), []
     for _ in range(0, _RESAMPLES, _CHUNK):
@@ -153,7 +176,7 @@ def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 
     return Comparison(list(models), reference, table, groups, worst, n, judged.losses)
 
 
-def _metrics(judged: Judged) -> Any:
+def metrics_of(judged: Judged) -> Any:
     """A function from weights (resamples x rows) to metrics (resamples x metrics x models)."""
     losses, excess = judged.losses, judged.losses - judged.baseline
     worst = {
@@ -162,14 +185,17 @@ def _metrics(judged: Judged) -> Any:
         "found_group_excess": _worst_group(judged, excess, judged.found),
     }
 
+    worst_first = np.argsort(-excess, axis=1)
+
     def tails(weight: Matrix) -> Matrix:
         out = np.full((weight.shape[0], excess.shape[0]), np.nan)
         if not np.isfinite(excess).all():
             return out
-        for k, p in enumerate(weight):
-            there = p > 0
-            q = p[there] / p[there].sum()
-            out[k] = [tail_mean(row[there], q, TAIL) for row in excess]
+        p = weight / weight.sum(axis=1, keepdims=True)
+        for k, order in enumerate(worst_first):  # sorted once, and not for each resample
+            q = p[:, order]
+            taken = np.clip(TAIL - (np.cumsum(q, axis=1) - q), 0.0, q)
+            out[:, k] = taken @ excess[k, order] / TAIL
         return out
 
     def metrics(weight: Matrix) -> Matrix:
@@ -285,18 +311,19 @@ _NAMES = {
     "mean_loss": "mean loss",
     "worst_group_loss": "worst group",
     "worst_group_excess": "its excess",
-    "found_group_excess": "found group's",
-    "tail_excess": "tail's",
+    "found_group_excess": "found group's excess",
+    "tail_excess": "tail's excess",
 }
 _LEGEND = (
     "In brackets: 95% intervals of the change against {reference!r}, paired row by row.",
-    "An excess is a loss less what boosted trees mixed with a linear model attain on the row: that",
-    "of the worst given group, of the worst of the groups that a tree finds, of the worst tenth.",
+    "An excess is a loss less what is attainable on the row, by boosted trees mixed with a linear",
+    "model: of the worst given group, of the worst group that a tree finds, of the worst tenth.",
     "Which group is the worst under a model is looked up on other rows than it is judged on.",
 )
 
 
-def _lines(found: Comparison) -> list[str]:
+def _cells(found: Comparison) -> list[list[str]]:
+    """The table of models as text, its head first."""
     table, first = found.table, found.models.index(found.reference)
     shown = [name for name in METRICS if np.isfinite(table[name]).any()]
     cells = [["", *(_NAMES[name] for name in shown)]]
@@ -313,15 +340,24 @@ def _lines(found: Comparison) -> list[str]:
         if has_calibration:
             line.append(f"{table['calibration'][k]:.3f}")
         cells.append(line)
+    return cells
+
+
+def _lines(found: Comparison) -> list[str]:
     legend = [line.format(reference=found.reference) for line in _LEGEND]
-    return [f"{found.n_rows} rows", "", *_aligned(cells), "", *legend, *_group_lines(found)]
+    return [f"{found.n_rows} rows", "", *_aligned(_cells(found)), "", *legend, *_group_lines(found)]
 
 
 def _group_lines(found: Comparison) -> list[str]:
-    """The loss of each given group under each model, the worst-off first."""
-    count = len(found.models)
     if not found.groups["group"]:
         return []
+    cells, more = _group_cells(found)
+    return ["", *_aligned(cells), *more]
+
+
+def _group_cells(found: Comparison) -> tuple[list[list[str]], list[str]]:
+    """The loss of each given group under each model, the worst-off first; and what is left out."""
+    count = len(found.models)
     loss = np.reshape(found.groups["loss"], (-1, count))
     order = np.argsort(-loss[:, found.models.index(found.reference)], kind="stable")
     cells = [["loss by group", "rows", *found.models]]
@@ -329,7 +365,7 @@ def _group_lines(found: Comparison) -> list[str]:
         label, rows = (found.groups[name][k * count] for name in ("group", "rows"))
         cells.append([str(label), str(rows), *(f"{value:.4f}" for value in loss[k])])
     more = [f"and {order.size - _SHOWN} more groups"] if order.size > _SHOWN else []
-    return ["", *_aligned(cells), *more]
+    return cells, more
 
 
 def _aligned(cells: list[list[str]]) -> list[str]:

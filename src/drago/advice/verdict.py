@@ -49,7 +49,7 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
         sentences.append(f"Robustness does harm here: {effect(robust)}.")
     elif high - low > _WIDE * base["mean_loss"]:
         sentences.append(
-            f"These rows cannot tell whether robustness helps, for the interval is too wide: "
+            f"These rows cannot tell whether robustness helps, because the interval is too wide: "
             f"{effect(robust)}."
         )
     else:
@@ -65,8 +65,7 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
         sentences += ["What would help:", *helpful]
     else:
         sentences.append(
-            f"Nothing else that was tried lowers the excess of {whom} beyond what these rows leave "
-            "in doubt."
+            f"Nothing else that was tried lowers the excess of {whom} by more than chance could."
         )
     use = f"Use: {recommended}."
     if recommended == MEAN:

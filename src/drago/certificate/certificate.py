@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from drago._html import card, pairs, paragraph
 from drago.problem import DROProblem
 
 Vector = npt.NDArray[np.float64]
@@ -22,19 +23,20 @@ _CANCELLED = 1e-15
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known for certain about a point.
+    """What is proven about a point: how far from the optimum it can be at most.
 
     Attributes
     ----------
     primal : float
-        ``P(w)``.
+        The objective ``P(w)`` at the point.
     dual : float
-        A lower bound on the optimal value: ``primal - gap``, less what rounding may have lost where
-        the objective is above that of the trivial model.
+        A lower bound on the optimal value ``P*``: ``primal - gap``, less what rounding may have
+        lost where the objective is above that of the model with all coefficients at 0.
     gap : float
         An upper bound on ``P(w) - P*``.
     rel_gap : float
-        ``gap / (P_0 - dual)`` with ``P_0`` the objective at w = 0 (and its best intercept).
+        The gap as a share of what there is to gain: ``gap / (P_0 - dual)``, with ``P_0`` the
+        objective at w = 0 and its best intercept.
     dual_weights : array of shape (n,)
         The weights that attain the bound.
     bound : str
@@ -47,11 +49,21 @@ class Certificate:
     n_passes : float
         What it cost, in visits to all rows; a product with X is half a visit.
     cancelling : float
-        The size of what cancels in the objective, the greatest ``|loss_i - baseline_i|`` of the
-        trivial model; 0 for losses without a baseline. For what rounding may have lost.
+        The greatest ``|loss_i - baseline_i|`` of the model with all coefficients at 0; 0 without a
+        baseline. It says how much rounding can have lost in the objective.
     stationarity : float or None
         ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
         gap is infinite.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> certificate = drago.certify(problem, np.zeros(3))
+    >>> certificate.rel_gap  # w = 0 has gained nothing yet
+    1.0
+    >>> bool(certificate.dual <= drago.solve(problem).primal <= certificate.primal)
+    True
     """
 
     primal: float
@@ -71,6 +83,24 @@ class Certificate:
             f"Certificate(primal={self.primal:.8g}, dual={self.dual:.8g}, gap={self.gap:.2g}, "
             f"rel_gap={self.rel_gap:.2g}, bound={self.bound!r})"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "objective (primal)": self.primal,
+            "lower bound (dual)": self.dual,
+            "gap": self.gap,
+            "relative gap": self.rel_gap,
+            "objective of the model without features": self.reference,
+            "bound": self.bound,
+        }
+        said = "Nothing is known for certain about how far this point is from the best one."
+        if math.isfinite(self.gap):
+            said = (
+                f"No point has an objective below {self.dual:.6g}; this one has {self.primal:.6g}."
+            )
+            if self.restricted_to is not None:
+                said += f" This holds for points of norm at most {self.restricted_to:.4g}."
+        return card("Certificate", paragraph(said), pairs(facts))
 
 
 def uncertified(problem: DROProblem, primal: float) -> Certificate:

@@ -37,7 +37,7 @@ _PREDICTIONS = 25
 def certify(
     problem: DROProblem, coef: Any, intercept: Any = 0.0, dual_weights: Any = None
 ) -> Certificate:
-    """Certify a point of a problem, from scratch and in float64.
+    """Prove how far from the optimum a point is at most, from scratch and in float64.
 
     Parameters
     ----------
@@ -51,6 +51,14 @@ def certify(
     Returns
     -------
     Certificate
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> result = drago.solve(problem, tol=1e-8)
+    >>> drago.certify(problem, result.coef).rel_gap <= 1e-8
+    True
     """
     problem = check_problem(problem).in_float64
     w, b = problem.to_internal(coef, intercept)

@@ -34,6 +34,7 @@ from drago.estimators.collapse import measure_skill, warn_of_collapse
 from drago.estimators.dask import DaskSupport, is_dask, losses_of
 from drago.estimators.data import TrainingData, scaled
 from drago.estimators.groups import as_labels, labels_from, without_columns
+from drago.estimators.plain import PlainSupport
 from drago.estimators.presets import as_set, own_baseline
 from drago.estimators.report import WorstCaseReport, make_report
 from drago.estimators.sources import SourceSupport, require_alone
@@ -50,7 +51,7 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
-class DROEstimator(SourceSupport, DaskSupport, CallbackSupport, BaseEstimator):
+class DROEstimator(SourceSupport, DaskSupport, PlainSupport, CallbackSupport, BaseEstimator):
     """What both estimators share."""
 
     uncertainty: Any

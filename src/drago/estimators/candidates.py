@@ -114,7 +114,7 @@ class Fold:
         fitted = train[self.weight[train] > 0]
         self._require_classes(fitted)
         judged = test[self.judged_by[test] > 0]
-        attainable = self._attainable(fitted)
+        attainable = self._attainable(fitted) if self._subtracts() else None
         losses = []
         for each in self.candidates:
             problem, before = self._problem(each, fitted, attainable), None
@@ -136,11 +136,16 @@ class Fold:
                 "linear", self.X[fitted], self.y[fitted], self.loss,
                 weight=self.weight[fitted], seed=self.seed, n_folds=NESTED,
             )  # fmt: skip
+            assert attainable is not None
             leaves = found_leaves(
                 self.X[fitted], linear - attainable, self.weight[fitted], self.seed
             )
             labels = leaves(self.X[judged])
         return HeldOut(np.array(losses), self.judged_by[judged], self.attainable[judged], labels)
+
+    def _subtracts(self) -> bool:
+        """Whether it matters what is attainable on the training rows."""
+        return self.finds_groups or any(each.is_excess for each in self.candidates)
 
     def _require_classes(self, fitted: Array) -> None:
         """Raise where a class has no row to fit."""
@@ -168,7 +173,7 @@ class Fold:
             n_folds=NESTED,
         )  # fmt: skip
 
-    def _problem(self, candidate: Candidate, rows: Array, attainable: Vector) -> DROProblem:
+    def _problem(self, candidate: Candidate, rows: Array, attainable: Vector | None) -> DROProblem:
         """With the shift cost "auto"."""
         return DROProblem(
             self.X[rows],

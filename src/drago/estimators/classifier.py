@@ -20,44 +20,45 @@ from drago.terms.losses import Logistic, Loss, Multinomial
 
 
 class DROClassifier(ClassifierMixin, DROEstimator):
-    """Logistic regression, binary or multinomial, for the worst-hit part of the data.
+    """Logistic regression that stays good for the worst-served part of the data.
 
     ``min over w, b  max over q in Q  sum_i q_i loss(y_i, x_i w + b) - nu D(q || p) +
-    (mu/2) ||w||^2``, to a certified distance from its optimum. The loss is the logistic one for
-    two classes, the multinomial one for more.
+    (mu/2) ||w||^2``, solved to a certified distance from its optimum. The loss is the logistic
+    one for two classes and the multinomial one for more.
 
     Parameters
     ----------
     uncertainty : {"mild", "worst_group", "excess_tail"}, a set, or a set's short name
-        Which reweightings of the rows the model has to stand. "mild" is ``ESRM(0.4)``: the worst
-        row counts 1.2 times, the best one 0.8 times. "worst_group" is ``Grouped(Simplex())``, which
-        needs ``groups`` in `fit` or `group_columns`; with ``groups=y`` it is the classes that are
-        reweighted. "excess_tail" is ``CVaR(0.2)`` with ``baseline="auto"``. Short names: "cvar"
-        (``CVaR(0.1)``), "extremile", "esrm", "chi2_ball", "kl_ball", "simplex". Without a baseline,
-        a raw ``CVaR`` of a small tail gives up on most data, see `skill_`.
+        Which reweightings of the rows the model is to stay good under. "mild" is ``ESRM(0.4)``: the
+        worst row counts 1.2 times, the best one 0.8 times. "worst_group" is
+        ``Grouped(Simplex())``, which needs ``groups`` in `fit` or `group_columns`; with
+        ``groups=y`` the classes are the groups. "excess_tail" is ``CVaR(0.2)`` with
+        ``baseline="auto"``. Short names: "cvar" (``CVaR(0.1)``), "extremile", "esrm", "chi2_ball",
+        "kl_ball", "simplex". A ``CVaR`` of a small tail without a baseline often collapses to a
+        constant model, see `skill_`.
     divergence : {"auto", "chi2", "kl"} or Divergence
-        What the adversary pays by. "auto" is a ball's own, otherwise chi2.
+        How a reweighting is measured. "auto" is the ball's own for a ball, otherwise chi2.
     shift_cost : float >= 0 or "auto"
-        The nu of the formula, in the unit of the loss: the larger, the closer to the mean fit.
-        "auto" is 0.1 times the mean loss of the best constant model, and once that for `Grouped`
-        sets of losses without a baseline.
+        The nu of the formula, the price of moving weight, in the unit of the loss. The larger it
+        is, the closer the fit is to the mean fit. "auto" is a tenth of the mean loss of the best
+        constant model; for `Grouped` sets without a baseline it is the whole of that.
     l2_reg : float >= 0
         The mu of the formula. Losses are averages here: this is `LogisticRegression`'s
         ``1 / (n C)``.
     fit_intercept : bool
         The intercept is not penalised.
     constraint : L2Ball, Box, NonNegative or None
-        A set in which the coefficients have to lie.
+        Limits on the coefficients.
     baseline : None, "auto" or an estimator
-        Another model, whose losses on rows that it has not seen are subtracted: the worst case is
-        then about rows that could be served better, and not about noise. "auto" are boosted trees
-        mixed with the linear fit; groups, where there are some, are features of it. It is fitted
-        on folds of the training rows, five times.
+        Another model that shows what is attainable. Its losses on rows that it has not seen are
+        subtracted, so that the worst case is about rows that could be served better, and not
+        about noise. "auto" is a mixture of boosted trees and the linear fit, which uses the groups
+        as features where there are some. It is fitted on five folds of the training rows.
     group_columns : str, list of str or None
-        Columns of a frame that hold the groups, in place of ``groups`` in `fit`. They are no
-        features.
+        Columns of a frame that hold the groups, in place of ``groups`` in `fit`. They are not
+        used as features.
     class_weight : dict, "balanced" or None
-        Multiplies the sample weights: the nominal weights, from which the adversary moves away.
+        Multiplies the sample weights, and so changes the weights that the worst case starts from.
     solver : str or a settings object, such as ``drago.Drago()``
         See `drago.solve`.
     tol : float >= 0
@@ -68,38 +69,41 @@ class DROClassifier(ClassifierMixin, DROEstimator):
     warm_start : bool
         Start from the last fit, where the classes are the same.
     random_state : int, RandomState or None
-        Seed of the methods that draw; None is 0, so that every fit can be repeated.
+        Seed of the solvers that use random numbers; None is 0, so that a fit can be repeated.
     n_jobs : int, optional
         Threads; None leaves them to the solver, -1 takes all cores.
     verbose : int
         1 prints a line for each certificate, and shows progress on rows in files in between.
     device : None or a device of torch, such as "cuda"
-        Where to solve, see `drago.solve`; None is compiled code on arrays.
+        Where to solve, see `drago.solve`; None is the processor, with compiled code.
 
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
-        Labels of the rows of positive weight.
+        The labels, of rows of positive weight.
     class_weight_ : dict
-        What the weights of the rows of each label were multiplied by.
+        The factor for the rows of each label.
     coef_ : array of shape (1, n_features) or (n_classes, n_features)
         In the dtype of X, as `intercept_`.
     intercept_ : array of shape (1,) or (n_classes,)
     dual_weights_ : array of shape (n,)
-        The worst-case weights of the training rows; 0 for rows of weight 0.
+        The weights of the training rows in the worst case: which rows decide the model. 0 for
+        rows of weight 0.
     baseline_ : array of shape (n,) or None
         What was subtracted from the losses of the training rows.
     skill_ : tuple (fit, mean_fit)
-        ``1 - mean loss / mean loss of the best constant`` on the training rows (at most 10,000 of
-        them), of the fit and of the mean fit with the same `l2_reg`. Below half of the mean fit's a
-        `CollapseWarning` says so; NaN where the fit has more than half of all skill there is.
+        How much of the loss each of two models explains: ``1 - mean loss / mean loss of the best
+        constant`` on the training rows (at most 10,000 of them), for this fit and for the mean fit
+        with the same `l2_reg`. If this fit has less than half of the mean fit's skill, a
+        `CollapseWarning` says so. The second is NaN where the first is above 0.5, because it is
+        not needed then.
     dual_gap_ : float
-        Certified bound on how far the objective is from its minimum.
-    uncertainty_, divergence_, shift_cost_, loss_ : the set, the divergence, the cost and the loss
-        That it was fitted with.
+        Proven bound on how far the objective is from its minimum, in the unit of the loss.
+    uncertainty_, divergence_, shift_cost_, loss_ : objects and a float
+        What was used in the fit, with presets and "auto" replaced by what they stand for.
     n_iter_ : int
     history_ : History
-        The certificates on the way.
+        The certificates during the solve, in order.
     result_ : SolverResult
         All that the solver returned, in float64.
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
@@ -181,8 +185,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         sample_weight : array of shape (n,), optional
             Weight k equals k copies of the row.
         groups : array of shape (n,) or (n, n_columns), optional
-            Labels for a `Grouped` set; several columns are crossed (`drago.cross_groups`). Through
-            scikit-learn's metadata routing with ``set_fit_request(groups=True)``.
+            Labels for a `Grouped` set; several columns are crossed (`drago.cross_groups`). With
+            scikit-learn's metadata routing: ``set_fit_request(groups=True)``.
         baseline : array of shape (n,), optional
             Subtracted from the losses, in place of the estimator's own: losses of a model that has
             not seen the row.

@@ -33,7 +33,15 @@ _FEW_FEATURES = 100
 
 
 class CollapseWarning(UserWarning):
-    """A robust fit has less than half of the mean fit's skill on the training rows."""
+    """A robust fit has less than half of the mean fit's skill on the training rows.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import drago
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", drago.CollapseWarning)  # or "error", to stop there
+    """
 
 
 class Skill(NamedTuple):

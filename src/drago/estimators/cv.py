@@ -266,17 +266,17 @@ def _fold(rows: Any, n: int) -> Array:
 
 
 class DRORegressorCV(_ChosenByCV, DRORegressor):
-    """`DRORegressor` with its question chosen by cross-validation, under a cap on the mean loss.
+    """`DRORegressor` with its robustness chosen by cross-validation, under a cap on the mean loss.
 
     Parameters
     ----------
     candidates : "auto" or a list
         What is tried beside the mean fit. An entry is a set, its name, or a dict with "uncertainty"
-        and, if you like, "shift_cost" and "baseline" (not None: excess losses over `baseline`).
-        "auto": "mild", ``CVaR(0.9)``; with a baseline, ``CVaR`` of 0.5, 0.3 and 0.1 of the excess;
-        with groups, ``Grouped(Simplex())`` at two prices, and at three of the excess.
+        and, if you like, "shift_cost" and "baseline" (not None: losses less `baseline`). "auto" is
+        "mild" and ``CVaR(0.9)``; with a baseline also ``CVaR`` of 0.5, 0.3 and 0.1 of the excess
+        losses; with groups also ``Grouped(Simplex())`` at several shift costs.
     l2_regs : array or None
-        Tried with each of them; None is 1e-3 alone.
+        Penalties, each tried with each candidate; None is 1e-3 alone.
     criterion : {"auto", "worst_group_excess", "found_group_excess", "tail_excess", "mean", \
 "worst_group", "tail"}
         What counts on the held-out rows: the mean excess of the worst-off of the ``groups`` given
@@ -286,7 +286,7 @@ class DRORegressorCV(_ChosenByCV, DRORegressor):
         groups, the second without.
     criterion_tail : float in (0, 1]
     max_mean_loss : float >= 1
-        The cap: how much more than the best mean fit a choice may lose in the mean, held out.
+        The cap: at most so many times the held-out mean loss of the best mean fit.
     cv : int, splitter, iterable or None
         As everywhere in scikit-learn; None is 5 folds. Those of a source are by a hash of the row
         number and of `random_state`, and can only be counted.
@@ -315,7 +315,7 @@ random_state, device : as for `DRORegressor`
         A column for each name, ``pandas.DataFrame(cv_results_)`` makes a frame of it: "params" and
         each of them, the held-out "mean_loss" (and "split0_mean_loss", ...) and "criterion", "gain"
         (by how much that is below the reference's) with its standard error "gain_error", and
-        "allowed", whether the cap does.
+        "allowed", whether it is under the cap.
 
     All others are as for `DRORegressor`.
 
@@ -327,6 +327,13 @@ random_state, device : as for `DRORegressor`
     fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
     the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
     after the fit on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> drago.DRORegressorCV(["mild"], cv=3, baseline=None).fit(X, X[:, 0]).criterion_
+    'found_group_excess'
     """
 
     def __init__(
@@ -376,17 +383,17 @@ random_state, device : as for `DRORegressor`
 
 
 class DROClassifierCV(_ChosenByCV, DROClassifier):
-    """`DROClassifier` with its question chosen by cross-validation, under a cap on the mean loss.
+    """`DROClassifier` with its robustness chosen by cross-validation, under a cap on the mean loss.
 
     Parameters
     ----------
     candidates : "auto" or a list
         What is tried beside the mean fit. An entry is a set, its name, or a dict with "uncertainty"
-        and, if you like, "shift_cost" and "baseline" (not None: excess losses over `baseline`).
-        "auto": "mild", ``CVaR(0.9)``; with a baseline, ``CVaR`` of 0.5, 0.3 and 0.1 of the excess;
-        with groups, ``Grouped(Simplex())`` at two prices, and at three of the excess.
+        and, if you like, "shift_cost" and "baseline" (not None: losses less `baseline`). "auto" is
+        "mild" and ``CVaR(0.9)``; with a baseline also ``CVaR`` of 0.5, 0.3 and 0.1 of the excess
+        losses; with groups also ``Grouped(Simplex())`` at several shift costs.
     l2_regs : array or None
-        Tried with each of them; None is 1e-3 alone.
+        Penalties, each tried with each candidate; None is 1e-3 alone.
     criterion : {"auto", "worst_group_excess", "found_group_excess", "tail_excess", "mean", \
 "worst_group", "tail"}
         What counts on the held-out rows: the mean excess of the worst-off of the ``groups`` given
@@ -396,7 +403,7 @@ class DROClassifierCV(_ChosenByCV, DROClassifier):
         "auto" is the first with groups, the second without.
     criterion_tail : float in (0, 1]
     max_mean_loss : float >= 1
-        The cap: how much more than the best mean fit a choice may lose in the mean, held out.
+        The cap: at most so many times the held-out mean loss of the best mean fit.
     cv : int, splitter, iterable or None
         As everywhere in scikit-learn; None is 5 folds, with the classes in proportion. Those of a
         source are by a hash of the row number and of `random_state`, and can only be counted.
@@ -425,7 +432,7 @@ random_state, device : as for `DROClassifier`
         A column for each name, ``pandas.DataFrame(cv_results_)`` makes a frame of it: "params" and
         each of them, the held-out "mean_loss" (and "split0_mean_loss", ...) and "criterion", "gain"
         (by how much that is below the reference's) with its standard error "gain_error", and
-        "allowed", whether the cap does.
+        "allowed", whether it is under the cap.
 
     All others are as for `DROClassifier`.
 
@@ -437,6 +444,13 @@ random_state, device : as for `DROClassifier`
     fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
     the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
     after the fit on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> drago.DROClassifierCV(["mild"], cv=3, baseline=None).fit(X, X[:, 0] > 0).criterion_
+    'found_group_excess'
     """
 
     def __init__(

@@ -72,8 +72,8 @@ def find_groups(
     X : array or frame of shape (n, n_features)
         Of a frame, columns of numbers, bools and categories or words. What is missing is a category
         of its own, and goes to the side of a split of numbers where it fits: "age <= 30 or
-        missing". Or a source, which has its own y, groups and weights: of more than 100,000 rows,
-        or than fill a quarter of its memory limit, so many are drawn.
+        missing". Or a source, which has its own y, groups and weights: a sample of at most 100,000
+        of its rows is searched, or as many as fill a quarter of its memory limit.
     y : array of shape (n,)
         Numbers or labels.
     model : estimator, optional
@@ -87,8 +87,9 @@ def find_groups(
         Fewest rows of a group among those searched: 3% of them, and at least 20, where it is not
         given.
     baseline : "auto", estimator or None
-        What is attainable. "auto" is a mixture of boosted trees and the linear fit, chosen on other
-        folds; None looks for groups by the loss itself, hopeless rows included.
+        A model that shows what is attainable. "auto" is a mixture of boosted trees and the linear
+        fit, chosen on other folds; None looks for groups by the loss itself, also where nothing
+        can be done about it.
     groups : array of shape (n,), str or list of str, optional
         Labels that all folds and both halves are to hold in proportion, such as regions; or names
         of columns of X, which stay features.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from drago._frames import as_frame
+from drago._html import MOST_LINES, card, table
 from drago._validation import refuse_masked
 from drago.estimators.columns import Columns
 from drago.estimators.rules import Rule, numbers_of
@@ -55,6 +56,18 @@ class FoundGroups:
     feature_names : list of str
     drawn_from : int or None
         How many rows the source has that these were drawn from; None where all were given.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(size=(400, 1))
+    >>> y = np.where(X[:, 0] > 0.8, 3.0, 0.0) + 0.1 * rng.normal(size=400)
+    >>> found = drago.find_groups(X, y, max_groups=2, baseline=None)
+    >>> found.n_groups, found.n_judged_on
+    (2, 200)
+    >>> sorted(found.table)[:3]
+    ['above', 'above_high', 'above_low']
     """
 
     rules: list[str]
@@ -105,6 +118,13 @@ class FoundGroups:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+    def _repr_html_(self) -> str:
+        names = ("rule", "rows", "share", "loss", "excess", "excess_low", "excess_high")
+        columns: dict[str, Any] = {name: self.table[name] for name in names}
+        columns["stands out"] = ["yes" if worse else "" for worse in self.stands_out]
+        caption = "Groups, the worst one first; intervals hold for all of them together"
+        return card(repr(self), table(columns, caption, most=MOST_LINES))
 
     def __repr__(self) -> str:
         worse = int(self.stands_out.sum())

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._frames import as_frame
+from drago._html import MOST_LINES, card, table
 from drago._interrupts import interruptible
 from drago._validation import check_features, check_number, shown
 from drago.problem import DROProblem
@@ -38,6 +39,16 @@ class RobustPath:
     time : float
         Seconds for all of them.
     loss : Loss
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.arange(10.0).reshape(-1, 1)
+    >>> path = drago.robust_path(X, X[:, 0] ** 2, tail_fractions=[1.0, 0.5])
+    >>> path.tail_fractions
+    array([1. , 0.5])
+    >>> path.coefs.shape
+    (2, 1)
     """
 
     tail_fractions: Vector
@@ -54,16 +65,20 @@ class RobustPath:
 
     def to_frame(self) -> Any:
         """A line for each model, as a frame of pandas: levels, objective, gap, time."""
+        return as_frame(self._columns())
+
+    def _columns(self) -> dict[str, Any]:
         names = ("primal", "gap", "rel_gap", "n_iter", "n_passes", "time")
-        return as_frame(
-            {
-                "tail_fraction": self.tail_fractions,
-                "shift_cost": self.shift_costs,
-                "l2_reg": self.l2_regs,
-                **{name: [getattr(each, name) for each in self.results] for name in names},
-                "status": [str(each.status) for each in self.results],
-            }
-        )
+        return {
+            "tail_fraction": self.tail_fractions,
+            "shift_cost": self.shift_costs,
+            "l2_reg": self.l2_regs,
+            **{name: [getattr(each, name) for each in self.results] for name in names},
+            "status": [str(each.status) for each in self.results],
+        }
+
+    def _repr_html_(self) -> str:
+        return card(repr(self), table(self._columns(), most=MOST_LINES))
 
     def __repr__(self) -> str:
         passes = sum(result.n_passes for result in self.results)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drago._frames import as_frame
+from drago._html import card, pairs, table
 from drago.scorers import tail_mean
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 
-# Groups that are printed, the worst-off ones.
-_SHOWN = 20
+# Rows and groups that are printed, the worst-off ones.
+_SHOWN = 15
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,22 @@ class WorstCaseReport:
         weights ``q``, both 0 for rows of weight 0.
     rows : dict of arrays
         The rows of the largest weight: "row", "weight", "times" (weight over nominal weight),
-        "loss". ``pandas.DataFrame(report.rows)`` makes a frame of it.
+        "loss".
     groups : dict of arrays
         "group", "rows", "mass" (share of the nominal weights), "share" (of ``q``), "loss" (mean)
         with the ends of its 95% interval "low" and "high" (each group's by itself: of many groups
         some miss theirs; NaN for a single row), the worst-off group first; empty without groups.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X = np.arange(10.0).reshape(-1, 1)
+    >>> y = np.where(X[:, 0] < 9, X[:, 0], 14.0)
+    >>> report = drago.DRORegressor().fit(X, y).worst_case_report(X, y, groups=X[:, 0] > 4)
+    >>> report.mean_loss < report.tail_loss
+    True
+    >>> [bool(group) for group in report.groups["group"]]  # the worst-off group first
+    [True, False]
     """
 
     n_samples: int
@@ -63,13 +76,42 @@ class WorstCaseReport:
             f"worst {self.tail_fraction:<12.1%} {self.tail_loss:.4g}",
             f"worst-case weights {self.worst_case_loss:.4g}",
             "",
-            *_table(self.rows),
+            *_first(self.rows, "rows"),
         ]
         if self.groups:
-            lines += ["", *_table({name: column[:_SHOWN] for name, column in self.groups.items()})]
-            more = len(self.groups["group"]) - _SHOWN
-            lines += [f"and {more} more groups"] if more > 0 else []
+            lines += ["", *_first(self.groups, "groups")]
         return "\n".join(lines)
+
+    def to_frame(self) -> Any:
+        """All rows as a frame of pandas: "loss", "nominal_weight" and worst-case "weight"."""
+        return as_frame(
+            {
+                "loss": self.losses,
+                "nominal_weight": self.nominal_weights,
+                "weight": self.dual_weights,
+            }
+        )
+
+    def rows_to_frame(self) -> Any:
+        """The rows of the largest weight as a frame of pandas."""
+        return as_frame(self.rows)
+
+    def groups_to_frame(self) -> Any:
+        """The table of groups as a frame of pandas; without lines where there are none."""
+        return as_frame(self.groups)
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "rows": self.n_samples,
+            "rows that share the weight (effective sample size)": self.effective_sample_size,
+            "mean loss": self.mean_loss,
+            f"mean loss of the worst {self.tail_fraction:.4g} of the rows": self.tail_loss,
+            "loss under the worst-case weights": self.worst_case_loss,
+        }
+        parts = [pairs(facts), table(self.rows, "Rows of the largest weight", most=_SHOWN)]
+        if self.groups:
+            parts.append(table(self.groups, "Groups, the worst-off first", most=_SHOWN))
+        return card("Worst-case report", *parts)
 
     def __repr__(self) -> str:
         return (
@@ -158,6 +200,13 @@ def half_width(terms: Array, n_rows: int) -> float:
         return float("nan")
     square = float(terms @ terms) * n_rows / (n_rows - 1.0)
     return float(student.ppf(0.975, n_rows - 1)) * float(np.sqrt(square))
+
+
+def _first(columns: dict[str, Array], what: str) -> list[str]:
+    """The first lines of a table, and how many more there are."""
+    lines = _table({name: column[:_SHOWN] for name, column in columns.items()})
+    more = len(next(iter(columns.values()))) - _SHOWN
+    return [*lines, f"and {more} more {what}"] if more > 0 else lines
 
 
 def _table(columns: dict[str, Array]) -> list[str]:

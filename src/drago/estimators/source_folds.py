@@ -114,10 +114,14 @@ class SourceFold(Fold):
             )  # fmt: skip
         return Fold.__call__(replace(self, training=training, subtracted=subtracted), train, test)
 
+    def _subtracts(self) -> bool:
+        # What is attainable on all rows is known where the sample is not all of them.
+        return super()._subtracts() if self.sample.is_whole else self.finds_groups
+
     def _require_classes(self, fitted: Array) -> None:
         """All rows were looked at, not those of the sample alone."""
 
-    def _problem(self, candidate: Candidate, rows: Array, attainable: Vector) -> DROProblem:
+    def _problem(self, candidate: Candidate, rows: Array, attainable: Vector | None) -> DROProblem:
         source = self.source if self.training is None else self.training
         baseline: Any = 0.0
         if candidate.is_excess:

@@ -27,7 +27,22 @@ _AT_ONCE = 1 << 30
 
 
 class SourceChangedError(OSError):
-    """A file of the source is gone, was changed or cannot be read any more."""
+    """A file of the source is gone, was changed or cannot be read any more.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np, drago
+    >>> path = os.path.join(tempfile.mkdtemp(), "X.npy")
+    >>> np.save(path, np.eye(3))
+    >>> source = drago.from_arrays(path, [1.0, 2.0, 6.0])
+    >>> os.remove(path)
+    >>> try:
+    ...     drago.DROProblem(source)
+    ... except drago.SourceChangedError as error:
+    ...     print("gone")
+    gone
+    """
 
 
 def checksum(array: Array, start: int = 0) -> int:
@@ -238,10 +253,11 @@ class Blocks:
     n_samples, n_features : int
     columns : mapping of str to Column or Held
         "X" (n, d) of float32 or float64, or "data", "indices" and "indptr" of CSR (n + 1 entries of
-        int64 over all rows; indices best of int32, ascending in each row); "y" of float64, or of
-        int64 for labels 0..k-1. Where given "sample_weight" (float64, positive), "groups" (int64,
-        0..g-1) and "baseline" (float64). "order" (int64) where the rows of each part are in
-        another order than in the source: the number there of each, from the start of the part.
+        int64 over all rows; indices of int32, ascending in each row, those of int64 take longer);
+        "y" of float64, or of int64 for labels 0..k-1. Where given "sample_weight" (float64,
+        positive), "groups" (int64, 0..g-1) and "baseline" (float64). "order" (int64) where the
+        rows of each part are in another order than in the source: the number there of each, from
+        the start of the part.
     ends : tuple of int
         Rows at which the parts end; the last is `n_samples`. No part is empty.
     sums : mapping of str to tuple of int

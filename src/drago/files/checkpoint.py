@@ -23,7 +23,22 @@ FORMAT = 1
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: damaged, foreign, or of another version or problem."""
+    """A checkpoint that cannot be used: damaged, foreign, or of another version or problem.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.npz")
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("not a checkpoint")
+    >>> try:
+    ...     drago.solve(problem, "drago", checkpoint=path)
+    ... except drago.CheckpointError as error:
+    ...     print("refused")
+    refused
+    """
 
 
 _KIND = FileKind("checkpoint", FORMAT, CheckpointError)

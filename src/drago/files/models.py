@@ -2,7 +2,8 @@
 
 A model file is an archive (`drago.files.archive`). Its settings describe the model as a tree: None,
 bool, int, float, str and lists stand for themselves, everything else is ``{kind: content}``, where
-the kind is a word of this module or the name of one of drago's classes, looked up in a fixed table.
+the kind is a word of this module or the name of a class, looked up in a fixed table: drago's own,
+and those of scikit-learn that `drago.files.transformers` names.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from drago._validation import shown
+from drago._validation import check_flag, shown
 from drago._version import __version__
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 from drago.estimators.collapse import Skill
+from drago.files import transformers
 from drago.files.archive import NAME, Array, FileKind, Path, discard, sync_folder
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.baselines import LSVRG, SGD, Prospect
@@ -53,18 +55,38 @@ _SCALARS = {
         *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     )
 }
+# Types that a parameter such as `dtype` may be.
+_TYPES = {**_SCALARS, "python.float": float, "python.int": int, "python.bool": bool,
+          "python.str": str, "python.object": object}  # fmt: skip
+_TYPE_NAMES = {cls: name for name, cls in _TYPES.items()}
 _PARTS = ("params", "fitted", "requests")
+# Attributes and fields with an entry for each training row.
+_OF_ROWS = ("dual_weights_", "baseline_", "dual_weights")
 _MAX_DEPTH = 64
 
 
 class ModelFileError(ValueError):
-    """A model file that cannot be used: damaged, foreign, or of another version of drago."""
+    """A model file that cannot be used: damaged, foreign, or of another version of drago.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import drago
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.drago")
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("not a model")
+    >>> try:
+    ...     drago.load(path)
+    ... except drago.ModelFileError as error:
+    ...     print("refused")
+    refused
+    """
 
 
 _KIND = FileKind("model", FORMAT, ModelFileError)
 
 
-def save(model: Any, path: Path) -> None:
+def save(model: Any, path: Path, *, include_weights: bool = False) -> None:
     """Save a model, fitted or not, to a file that is safe to load.
 
     The file holds arrays, numbers and text, and never code. At every instant the old file or the
@@ -72,17 +94,22 @@ def save(model: Any, path: Path) -> None:
 
     Parameters
     ----------
-    model : estimator
-        One of drago's own.
+    model : estimator or pipeline
+        One of drago's own, or a `Pipeline` of scikit-learn with it and the usual transformers:
+        scalers, encoders, imputers, `ColumnTransformer`, `FeatureUnion`.
     path : str or path
         The file, under exactly this name; one that is there is replaced, and where a link is
         there, the file that it names.
+    include_weights : bool
+        Whether to store what has an entry for each training row: `dual_weights_` (also that of
+        `result_`) and `baseline_`. They take room, and they tell about the rows; without them they
+        are empty in the model that is loaded.
 
     Raises
     ------
     TypeError
         Where the model holds what only pickle can store: functions and classes of one's own, a
-        `Spectrum`, a RandomState.
+        `Spectrum`, a RandomState, other transformers.
 
     See Also
     --------
@@ -98,15 +125,33 @@ def save(model: Any, path: Path) -> None:
     ...     drago.load(path)
     DRORegressor(uncertainty=CVaR(tail_fraction=0.2))
     """
-    if type(model) not in _ESTIMATORS:
+    write(model, path, include_weights=include_weights)
+
+
+def write(
+    model: Any, path: Path, *, include_weights: bool = False, notes: dict[str, Any] | None = None
+) -> None:
+    """Save a model as `save` does, with notes about it.
+
+    Parameters
+    ----------
+    model, path, include_weights : see `save`
+    notes : dict, optional
+        What JSON can hold.
+    """
+    if not _is_model(model):
+        own = ", ".join(cls.__name__ for cls in _ESTIMATORS)
         raise TypeError(
-            f"model must be a {', '.join(cls.__name__ for cls in _ESTIMATORS)}, but {shown(model)} "
+            f"model must be a {own} or a Pipeline, but {shown(model)} "
             f"({type(model).__name__}) was given; use pickle or joblib for others."
         )
     path = _name(path)
-    encoder = _Encoder()
+    encoder = _Encoder(check_flag("include_weights", include_weights))
     tree = encoder.encode(model, (type(model).__name__,))
-    content = _KIND.check(encoder.arrays, {"drago": __version__, "model": tree})
+    settings = {"drago": __version__, "sklearn": transformers.version(), "model": tree}
+    if notes is not None:
+        settings["notes"] = notes
+    content = _KIND.check(encoder.arrays, settings)
     path = _KIND.place(path)
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise FileNotFoundError(errno.ENOENT, "There is no folder for the model", path)
@@ -130,22 +175,43 @@ def load(path: Path) -> Any:
 
     Returns
     -------
-    model : estimator
-        With all parameters and fitted attributes that it had.
+    model : estimator or pipeline
+        With all parameters and fitted attributes that it had, but for weights of rows that were
+        not stored.
 
     Raises
     ------
     ModelFileError
         Where the file is damaged, foreign, or of a later version.
 
+    Warns
+    -----
+    InconsistentVersionWarning
+        Where another version of scikit-learn wrote a pipeline.
+
     See Also
     --------
     save
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np, drago
+    >>> model = drago.DRORegressor().fit(np.eye(3), [1.0, 2.0, 6.0])
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.drago")
+    >>> drago.save(model, path)
+    >>> bool((drago.load(path).coef_ == model.coef_).all())
+    True
     """
+    return read(path)[0]
+
+
+def read(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The model that was saved to a file, and the notes about it; see `load`."""
     path = _name(path)
     try:
         arrays, settings = _KIND.read(path)
-        return _model(arrays, settings)
+        model = _model(arrays, settings)
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "There is no model file", path) from None
     except ModelFileError as error:
@@ -153,6 +219,14 @@ def load(path: Path) -> Any:
             f"The model file {path} cannot be used: {error}. Give a whole file that "
             "drago.save wrote."
         ) from error
+    if type(model) not in _ESTIMATORS:
+        transformers.warn_of_version(type(model).__name__, settings.get("sklearn"))
+    notes = settings.get("notes")
+    return model, notes if isinstance(notes, dict) else {}
+
+
+def _is_model(value: Any) -> bool:
+    return type(value) in _ESTIMATORS or type(value) is transformers.known()["Pipeline"]
 
 
 def _name(path: Path) -> str:
@@ -171,7 +245,9 @@ class _Encoder:
     names the arrays.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, include_weights: bool) -> None:
+        self._include_weights = include_weights
+        self._nothing = np.empty(0)
         self.arrays: dict[str, Array] = {}
         self._names: dict[int, str] = {}
 
@@ -199,8 +275,14 @@ class _Encoder:
             return {"Status": value.value}
         if cls is History:
             return {"History": self._columns(value, way)}
-        if cls in _ESTIMATORS:
+        if cls in _ESTIMATORS or cls in transformers.known().values():
             return {cls.__name__: self._estimator(value, way)}
+        if cls is slice:
+            return {"slice": self._items((value.start, value.stop, value.step), way)}
+        if cls is type and value in _TYPE_NAMES:
+            return {"type": _TYPE_NAMES[value]}
+        if isinstance(value, np.dtype):
+            return self._dtype(value, way)
         if cls in _OBJECTS:
             names = inspect.signature(cls).parameters
             return {cls.__name__: self._fields({k: getattr(value, k) for k in names}, way)}
@@ -210,7 +292,12 @@ class _Encoder:
         return [self.encode(value, (*way, f"[{k}]")) for k, value in enumerate(values)]
 
     def _fields(self, values: dict[str, Any], way: tuple[str, ...]) -> dict[str, Any]:
-        return {name: self.encode(value, (*way, f".{name}")) for name, value in values.items()}
+        return {name: self._field(name, value, way) for name, value in values.items()}
+
+    def _field(self, name: str, value: Any, way: tuple[str, ...]) -> Any:
+        if name in _OF_ROWS and isinstance(value, np.ndarray) and not self._include_weights:
+            value = self._nothing
+        return self.encode(value, (*way, f".{name}"))
 
     def _pair(self, key: Any, value: Any, way: tuple[str, ...]) -> list[Any]:
         if type(key) not in (bool, int, float, str) and not isinstance(key, np.generic):
@@ -226,13 +313,19 @@ class _Encoder:
             raise _refusal(value, way)
         return {name: value.item()}
 
+    def _dtype(self, dtype: np.dtype[Any], way: tuple[str, ...]) -> dict[str, Any]:
+        if dtype.kind not in "biufUO" or dtype.names is not None:
+            raise _refusal(dtype, way)
+        return {"dtype": dtype.str}
+
     def _array(self, array: Array, way: tuple[str, ...]) -> dict[str, Any]:
         if array.dtype == object:
             items = array.ravel().tolist()
-            if any(type(item) not in (str, np.str_) for item in items):
+            if not all(_is_plain(item) for item in items):
                 raise TypeError(
-                    f"{''.join(way)} is an array of objects, but drago.save takes these of str "
-                    "only; convert it, or use pickle or joblib for this model instead."
+                    f"{''.join(way)} is an array of objects, but drago.save takes these of str, "
+                    "numbers, bool and None only; convert it, or use pickle or joblib for this "
+                    "model instead."
                 )
             return {"objects": {"shape": list(array.shape), "items": self._items(items, way)}}
         if array.dtype.kind not in "biufU":
@@ -265,6 +358,14 @@ class _Encoder:
         if routing is not None:
             methods = [name for name in vars(routing) if hasattr(model, f"set_{name}_request")]
             requests = {name: dict(getattr(routing, name).requests) for name in methods}
+        if type(model) not in _ESTIMATORS:
+            try:
+                transformers.check_parts(type(model), params, fitted)
+            except ValueError as error:
+                raise TypeError(
+                    f"{''.join(way)} cannot be stored: {error}; use pickle, joblib or skops for "
+                    "this model instead."
+                ) from None
         parts = (params, fitted, requests)
         return {name: self._fields(part, way) for name, part in zip(_PARTS, parts)}
 
@@ -284,8 +385,9 @@ def _refusal(value: Any, way: tuple[str, ...]) -> TypeError:
         )
     return TypeError(
         f"{name} is {shown(value)} ({type(value).__name__}), which drago.save does not store: it "
-        "takes numbers, str, lists, tuples, dicts, arrays and drago's own objects, but no "
-        "functions and no other classes; use pickle or joblib for this model instead."
+        "takes numbers, str, lists, tuples, dicts, arrays, drago's own objects and the usual "
+        "transformers of scikit-learn, but no functions and no other classes; use pickle, joblib "
+        "or skops for this model instead."
     )
 
 
@@ -302,7 +404,7 @@ def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
             f"drago {__version__} cannot make a model of it, which drago {writer} wrote "
             f"({type(error).__name__}: {shown(str(error))})"
         ) from error
-    if type(model) not in _ESTIMATORS:
+    if not _is_model(model):
         raise ModelFileError(f"it holds no model, but {shown(model)}")
     return model
 
@@ -322,14 +424,20 @@ def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
         return arrays[content]
     if kind == "objects":
         return _objects(content["shape"], _decode(content["items"], arrays))
+    if kind == "slice":
+        return slice(*(_decode(item, arrays) for item in content))
+    if kind == "type":
+        return _TYPES[content]
+    if kind == "dtype":
+        return _dtype(content)
     if kind in _SCALARS:
         return _SCALARS[kind](content)
-    if kind not in _CLASSES:
+    if kind not in _CLASSES and kind not in transformers.known():
         raise ValueError(f"it holds a {kind}, which is not known")
-    cls = _CLASSES[kind]
+    cls = _CLASSES.get(kind) or transformers.known()[kind]
     if cls is Status:
         return Status(content)
-    if cls in _ESTIMATORS:
+    if cls in _ESTIMATORS or cls in transformers.known().values():
         return _estimator(cls, *(_values(content[part], arrays) for part in _PARTS))
     values = _values(content, arrays)
     return _history(values) if cls is History else cls(**values)
@@ -339,11 +447,22 @@ def _values(trees: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
     return {name: _decode(tree, arrays) for name, tree in trees.items()}
 
 
-def _objects(shape: list[int], items: list[str]) -> Array:
+def _dtype(text: str) -> np.dtype[Any]:
+    found = np.dtype(text)
+    if found.kind not in "biufUO" or found.names is not None:
+        raise ValueError(f"the dtype {shown(text)} is not known")
+    return found
+
+
+def _is_plain(item: Any) -> bool:
+    return item is None or isinstance(item, (str, bool, int, float, np.generic))
+
+
+def _objects(shape: list[int], items: list[Any]) -> Array:
     array = np.empty(len(items), dtype=object)
     for k, item in enumerate(items):
-        if not isinstance(item, str):
-            raise TypeError("an array of objects holds str only")
+        if not _is_plain(item):
+            raise TypeError("an array of objects holds str, numbers, bool and None only")
         array[k] = item
     return array.reshape(shape)
 
@@ -359,9 +478,12 @@ def _history(columns: dict[str, Any]) -> History:
 
 def _estimator(cls: type, params: Any, fitted: Any, requests: Any) -> Any:
     model = cls(**params)
-    for name in fitted:  # nothing that would hide a method
-        if hasattr(cls, name) or (not name.endswith("_") and not name.startswith("_sklearn_")):
-            raise ValueError(f"{name!r} is no attribute of a fitted {cls.__name__}")
+    if cls not in _ESTIMATORS:
+        transformers.check_parts(cls, params, fitted)
+    else:
+        for name in fitted:  # nothing that would hide a method
+            if hasattr(cls, name) or (not name.endswith("_") and not name.startswith("_sklearn_")):
+                raise ValueError(f"{name!r} is no attribute of a fitted {cls.__name__}")
     vars(model).update(fitted)
     if requests:
         from sklearn import config_context

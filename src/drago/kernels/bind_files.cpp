@@ -20,10 +20,10 @@ FiledDense<T> dense(Array2<T> X, Array2<std::int64_t> rows, double low, double h
             {view(rows), view(X), low, high, width}};
 }
 
-template <class T, class I>
-FiledCsr<T, I> sparse(Array1<T>, Array1<I>, int data, std::int64_t data_place, int indices,
-                      std::int64_t indices_place, Index d, Numbers indptr, Index origin, Index gap,
-                      Entries report) {
+template <class T>
+FiledCsr<T> sparse(Array1<T>, Array1<std::int32_t>, int data, std::int64_t data_place, int indices,
+                   std::int64_t indices_place, Index d, Numbers indptr, Index origin, Index gap,
+                   Entries report) {
     const Report all{report.data()};
     return {{data, 0, data_place, origin, all}, {indices, 1, indices_place, origin, all},
             d, view(indptr), gap};
@@ -60,13 +60,9 @@ void bind_type(nb::module_& m) {
     bind_storage(m, dense<T>, "X"_a.noconvert(), "rows"_a.noconvert(), "low"_a, "high"_a,
                  "width"_a, "file"_a, "place"_a, "start"_a, "origin"_a, "gap"_a,
                  "report"_a.noconvert());
-    const auto bind_csr = [&](auto open) {
-        bind_storage(m, open, "data"_a.noconvert(), "indices"_a.noconvert(), "data_file"_a,
-                     "data_place"_a, "indices_file"_a, "indices_place"_a, "n_features"_a,
-                     "indptr"_a.noconvert(), "origin"_a, "gap"_a, "report"_a.noconvert());
-    };
-    bind_csr(sparse<T, std::int32_t>);
-    bind_csr(sparse<T, std::int64_t>);
+    bind_storage(m, sparse<T>, "data"_a.noconvert(), "indices"_a.noconvert(), "data_file"_a,
+                 "data_place"_a, "indices_file"_a, "indices_place"_a, "n_features"_a,
+                 "indptr"_a.noconvert(), "origin"_a, "gap"_a, "report"_a.noconvert());
     bind_gather<T>(m);
 }
 

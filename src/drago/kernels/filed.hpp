@@ -136,9 +136,10 @@ struct FiledDense {
 };
 
 // CSR rows, with the pointers of these rows into the columns.
-template <class T, class I>
+template <class T>
 struct FiledCsr {
     static constexpr bool guesses = false, keeps = false;
+    using I = std::int32_t;
     using Rows = SparseRows<T, I>;
     struct Room {
         std::vector<T> data;

@@ -30,6 +30,9 @@ class Clock:
         Tells the time in seconds; by default that of the machine.
     spent : float
         Seconds of the limit that were gone before.
+    said : callable, optional
+        From a number of this process to that of the one that decides, where several solve a
+        problem together.
 
     Attributes
     ----------
@@ -44,8 +47,10 @@ class Clock:
         limit: float | None = None,
         now: Callable[[], float] | None = None,
         spent: float = 0.0,
+        said: Callable[[float], float] = float,
     ) -> None:
         self.limit, self.evaluating, self.pace = limit, 0.0, 0.0
+        self._said = said
         self._spent, self._visited = spent, (0.0, 0.0)
         self._now = time.perf_counter if now is None else now
         self._began = self._rested = self._now()
@@ -61,7 +66,7 @@ class Clock:
         """Seconds to the limit, where there is one."""
         if self.limit is None:
             return None
-        return max(self.limit - self._spent - (self._now() - self._began), 0.0)
+        return self._said(max(self.limit - self._spent - (self._now() - self._began), 0.0))
 
     @property
     def is_late(self) -> bool:
@@ -74,12 +79,16 @@ class Clock:
         before, passes = self._visited
         if n_passes > passes:
             self.pace = (seconds - before) / (n_passes - passes)
+            if self.limit is not None:
+                self.pace = self._said(self.pace)
         self._visited = seconds, n_passes
 
     def is_late_for(self, passes: float) -> bool:
         """Whether so many passes would end after the limit; never in the first half of it."""
         left = self.left
-        return left is not None and left <= min(passes * self.pace, 0.5 * (self.limit or 0.0))
+        if left is None:
+            return False
+        return bool(self._said(left <= min(passes * self.pace, 0.5 * (self.limit or 0.0))))
 
     def of_evaluations(self) -> Timed:
         """Count the time of what happens inside, but not as the method's."""
@@ -98,7 +107,8 @@ class Clock:
         if self.limit is None:
             return False
         now = self._now()
-        return self._spent + now - self._began + 2.0 * (now - self._rested) >= self.limit
+        ahead = self._spent + now - self._began + 2.0 * (now - self._rested)
+        return bool(self._said(ahead >= self.limit))
 
     def resume(self, elapsed: float, evaluating: float) -> None:
         """Go on from what a clock showed before."""

@@ -75,6 +75,12 @@ class Ledger:
         """Tell the callback of the last line; whether it has had enough."""
         if self._callback is None:
             return False
+        if self._problem.rows.is_shared:
+            return bool(self._problem.rows.said(self._problem.rows.is_first and self._tell()))
+        return self._tell()
+
+    def _tell(self) -> bool:
+        assert self._callback is not None
         _, w, b = self.best.point
         coef, intercept = self._problem.to_public(w, b)
         last = self.records[-1]

@@ -7,8 +7,8 @@ A method moves; everything else happens here. It calls `Loop.observe` after each
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -110,7 +110,7 @@ class Loop:
         self.problem, self.tol, self.max_iter = problem, tol, max_iter
         self.random_state, self.why = random_state, why
         self.quiet, self.trusting = quiet, trusting
-        self.clock = Clock(time_limit, spent=time_spent)
+        self.clock = Clock(time_limit, spent=time_spent, said=problem.rows.said)
         self.budget = Budget(problem.n_entries)
         self.goal = Goal(problem, tol)
         # On small data nobody waits for the whole of a certificate.
@@ -368,7 +368,7 @@ class Loop:
         """Let `method` solve the problem."""
         method = adapted(method)
         threads = blas_threads(self.problem, method)
-        with self._guard, threads, np.errstate(over="ignore", under="ignore"):
+        with self._guard, self._agreed(), threads, np.errstate(over="ignore", under="ignore"):
             if self.quiet:
                 return result_of(self, method, self._run(method))
             self._guard.hold()
@@ -376,6 +376,16 @@ class Loop:
             self._is_interrupted()
             result = result_of(self, method, why)
             return result_of(self, method, why) if self._is_interrupted() else result
+
+    @contextmanager
+    def _agreed(self) -> Iterator[None]:
+        """An interrupt of one process is one of all that share the rows."""
+        before = self._guard.agree
+        self._guard.agree = self.problem.rows.is_any if self.problem.rows.is_shared else before
+        try:
+            yield
+        finally:
+            self._guard.agree = before
 
     def _is_interrupted(self) -> bool:
         """Whether an interrupt has come meanwhile, which is then the status."""

@@ -67,7 +67,7 @@ def _flatness(loop: Loop) -> str:
     start = max(loop.problem.reference_slope, np.finfo(float).tiny)
     return (
         f"||grad P|| = {size:.3g}, {size / start:.2g} times that at the start (tol={loop.tol:g}); "
-        "there is no certificate, for the losses are not declared convex (convex=True)"
+        "there is no certificate, because the losses are not declared convex (convex=True)"
     )
 
 

@@ -22,7 +22,8 @@ def result_of(loop: Loop, method: Method, why: str) -> SolverResult:
     dual_coef, dual_intercept = problem.to_public(dual_w, dual_b)
     message = sentence(loop, method, rel_gap, done.n_iter, dual, why)
     elapsed = clock.elapsed  # a warning may import scikit-learn first
-    if loop.status not in (Status.OPTIMAL, Status.STATIONARY) and not loop.quiet:
+    is_heard = not loop.quiet and problem.rows.is_first
+    if loop.status not in (Status.OPTIMAL, Status.STATIONARY) and is_heard:
         warn(message)
     weights = problem.rows.export(dual.dual_weights)
     return SolverResult(

@@ -47,13 +47,14 @@ class Checkpoints:
     path : str or path
     every : float
         Seconds between two savings; more where one takes long.
+    is_first : bool
+        Whether this is the process that writes the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], every: float) -> None:
+    def __init__(self, path: str | os.PathLike[str], every: float, is_first: bool = True) -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise TypeError(f"checkpoint must be the path of a file, but {shown(path)} was given.")
-        folder = os.path.dirname(os.path.abspath(place(path)))
-        if not os.path.isdir(folder):
+        if is_first and not os.path.isdir(os.path.dirname(os.path.abspath(place(path)))):
             raise FileNotFoundError(f"there is no folder for the checkpoint {os.fspath(path)}.")
         self.path, self.every = path, every
         self._next = 0.0
@@ -64,7 +65,8 @@ class Checkpoints:
         """Restore what was saved for this very solve; returns what goes on from there, or None."""
         self._identity = identity(loop, method)
         # Where vectors of the rows are kept, those of the file are read to.
-        found = load(self.path, getattr(loop.problem.rows, "room", None))
+        rows = loop.problem.rows
+        found = rows.shared(lambda: load(self.path, getattr(rows, "room", None)))
         if found is None:
             return None
         arrays, settings = found
@@ -92,14 +94,18 @@ class Checkpoints:
         again, but said once.
         """
         began = time.perf_counter()
-        if began < self._next and not loop.clock.is_running_out:
+        rows = loop.problem.rows
+        is_early = bool(rows.said(began < self._next))
+        if is_early and not loop.clock.is_running_out:
             return
         arrays, settings = snapshot()
         mine, more = _pack(loop)
         names = {f"method.{name}": np.asarray(array) for name, array in arrays.items()}
         names |= {f"loop.{name}": np.asarray(array) for name, array in mine.items()}
         try:
-            save(self.path, names, {"identity": self._identity, "loop": more, "method": settings})
+            if rows.is_first:
+                more = {"identity": self._identity, "loop": more, "method": settings}
+                save(self.path, names, more)
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -164,7 +170,7 @@ def identity(loop: Loop, method: Method) -> str:
 
 
 def _exported(problem: DROProblem, q: Any) -> Any:
-    return None if q is None else problem.rows.export(q)
+    return None if q is None else problem.rows.saved(q)
 
 
 def _described(thing: Any) -> list[Any]:
@@ -206,7 +212,7 @@ def _pack(loop: Loop) -> State:
     if loop.best.dual is loop.best.point:
         del entries["dual"]
     for name, (certificate, w, b) in entries.items():
-        q = loop.judge.exact.rows.export(certificate.dual_weights)
+        q = loop.judge.exact.rows.saved(certificate.dual_weights)
         arrays |= {f"{name}.w": w, f"{name}.b": b, f"{name}.q": q}
         settings[name] = {key: getattr(certificate, key) for key in _CLAIM}
         settings[name]["bound"] = certificate.bound.partition(",")[0]
@@ -223,7 +229,7 @@ def _judged_again(
     What was saved is used where it claims no more than what is found now, up to rounding, so that
     the solve goes on bit for bit; otherwise what is found.
     """
-    w, b, q = arrays["w"], arrays["b"], problem.rows.imported(arrays["q"])
+    w, b, q = arrays["w"], arrays["b"], problem.rows.restored(arrays["q"])
     primal, gap = claim["primal"], claim["gap"]
     radius, slope = claim["restricted_to"], claim["stationarity"]
     try:

@@ -104,7 +104,7 @@ def check_loop(problem: DROProblem, oracle: Any, state: State) -> None:
 
 def require_weights(name: str, problem: DROProblem, q: Any) -> None:
     """Raise where exported weights lie outside of the problem's set."""
-    violation = problem.violation(problem.rows.imported(q))
+    violation = problem.violation(problem.rows.restored(q))
     if not violation <= FEASIBILITY:
         raise CheckpointError(
             f"{name} must lie in {problem.uncertainty!r}, but violates it by {violation:.2g}"

@@ -82,6 +82,14 @@ class TensorOracle:
     `Spectrum` calls a user's function, which works on arrays. Its values for a number of rows of
     equal weight are asked for once and kept. With ``integral=`` and unequal weights every call
     makes a round trip to the processor; with ``density=`` none does.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from drago import CVaR
+    >>> from drago.torch_engine import TensorOracle
+    >>> TensorOracle(CVaR(0.5)).weights(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.0)
+    tensor([0.0000, 0.0000, 0.5000, 0.5000])
     """
 
     def __init__(self, uncertainty: Any = "cvar", divergence: Divergence | str = "auto") -> None:
@@ -250,6 +258,15 @@ class BoundOracle:
         self._memory = search.new_memory(rows.device)
         self._mass = rows.by_group(rows.p) if oracle.grouped else None
 
+    @property
+    def memory(self) -> dict[str, float]:
+        """Where the last search ended, as files hold it."""
+        return dict(zip(("threshold", "moved", "passes"), self._memory.tolist()))
+
+    @memory.setter
+    def memory(self, values: dict[str, float]) -> None:
+        self._memory.copy_(torch.tensor(list(values.values())))
+
     def weights(self, u: Tensor, c: float | Tensor, out: Tensor | None = None) -> Tensor:
         """``argmax over q in Q of <u, q> - c Omega(q)``; it starts where its last search ended."""
         found = self.oracle.searched(u, c, self.p, out, self._memory)
@@ -265,7 +282,7 @@ class BoundOracle:
         """The rows of a group share its weight; these are in their order once and for all."""
         rows = self.rows
         # From the maximum, so that equal losses give equal means and a constant changes nothing.
-        mean = rows.by_group(rows.p * (u - u.amax())) / mass
+        mean = rows.by_group(rows.p * (u - rows.top(u))) / mass
         r = self.oracle._weights_of_means(mean, c, mass)
         return rows.p * (r / mass)[rows.groups]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any
 
 # The palette of Okabe and Ito, which all kinds of colour vision tell apart; without its yellow,
@@ -13,6 +14,8 @@ GREY = "#666666"
 PALE = "#ECECEC"
 # What belongs to no model lies behind and is grey.
 BEHIND = 0
+# Powers of ten that a logarithmic axis of losses spans at most.
+_DECADES = 5.0
 REFERENCE: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": "--", "zorder": BEHIND}
 
 
@@ -57,6 +60,33 @@ def styled(artist: str, defaults: dict[str, Any], given: dict[str, Any]) -> dict
 def is_drawn(ax: Any, label: str) -> bool:
     """Whether something of that label is there already, so that it is not drawn twice."""
     return label in ax.get_legend_handles_labels()[1]
+
+
+def add_title(ax: Any, words: str) -> None:
+    """A title, where there is no other; above a legend that lies above the axes."""
+    if ax.get_title() not in ("", words):
+        return
+    legend, pad = ax.get_legend(), 6.0
+    if legend is not None and legend.get_bbox_to_anchor()._bbox.y0 == 1.0:
+        pad += 15.0 * math.ceil(len(legend.get_texts()) / legend._ncols) + 4.0
+    ax.set_title(words, fontsize="medium", pad=pad)
+
+
+def scale_losses(ax: Any, which: str, scale: str, is_heavy: bool) -> None:
+    """The axis of losses, "x" or "y": logarithmic where they have a heavy tail, unless told.
+
+    Once one of several curves made it so, it stays so. The least losses are cut off, because zeros
+    and next to nothing would take all the room.
+    """
+    set_scale, set_limits = getattr(ax, f"set_{which}scale"), getattr(ax, f"set_{which}lim")
+    if scale == "log" or (scale == "auto" and is_heavy):
+        set_scale("log")
+    if getattr(ax, f"get_{which}scale")() != "log":
+        return
+    place = 0 if which == "x" else 1
+    high, least = ax.dataLim.max[place], ax.dataLim.minpos[place]
+    if 0 < high < math.inf:
+        set_limits(max(least, high * 10.0**-_DECADES) / 1.2, high * 1.5)
 
 
 def add_legend(ax: Any, **place: Any) -> None:

@@ -12,6 +12,38 @@ from drago.terms.uncertainty import UncertaintySet
 
 Vector = npt.NDArray[np.float64]
 
+SCALES = ("auto", "linear", "log")
+# An axis is logarithmic where the largest loss is so many times that which 90% of them stay below,
+# and for tail risks where the largest is so many times the least.
+HEAVY, WIDE = 20.0, 50.0
+
+
+def is_heavy(losses: Any) -> bool:
+    """Whether a few losses are far above all others."""
+    found = np.asarray(losses, dtype=np.float64)
+    if found.size < 2 or not found.min() >= 0:
+        return False
+    most = float(np.quantile(found, 0.9))
+    return bool(most > 0 and found.max() > HEAVY * most)
+
+
+def is_wide(risks: Any) -> bool:
+    """Whether tail risks, which grow from the mean on, become many times as large."""
+    found = np.asarray(risks, dtype=np.float64)
+    return bool(found.size > 1 and found.max() > WIDE * found.min() > 0)
+
+
+def unit_of(model: Any) -> str:
+    """What a loss of a model is called on an axis, with its unit."""
+    from sklearn.base import is_classifier
+
+    found = inside(model)
+    if found is None:
+        return "log loss (nats)" if is_classifier(model) else "loss (half squared error)"
+    loss = found[0].loss_
+    known = {"squared": "loss (half squared error)", "huber": "loss (Huber)"}
+    return known.get(loss.name, "log loss (nats)" if loss.is_classification else "loss")
+
 
 def inside(model: Any, X: Any = None) -> tuple[Any, Any] | None:
     """The fitted model of this library in a pipeline or a search, and the features it sees."""

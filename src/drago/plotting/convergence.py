@@ -8,7 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_number, check_option
-from drago.plotting._axes import REFERENCE, add_legend, axes_for, is_drawn, power_of_ten, styled
+from drago.plotting._axes import (
+    REFERENCE,
+    add_legend,
+    add_title,
+    axes_for,
+    is_drawn,
+    power_of_ten,
+    styled,
+)
 from drago.plotting._models import curves, unwrap
 from drago.result import SolverResult
 
@@ -186,5 +194,6 @@ class ConvergenceDisplay:
         ax.set_ylabel("certified relative gap")
         # Curves may be anywhere: it goes above the axes.
         add_legend(ax, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        add_title(ax, "Certified distance from the optimum")
         self.ax_, self.figure_ = ax, ax.figure
         return self

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from drago.plotting._axes import COLOURS, GREY, REFERENCE, axes_for, styled
+from drago.plotting._axes import COLOURS, GREY, REFERENCE, add_title, axes_for, styled
 from drago.plotting._models import curves
 
 # Characters of a rule on one line, and lines of it.
@@ -135,6 +135,7 @@ class FoundGroupsDisplay:
         ax.set_yticks(place, [_broken(rule) for rule in self.rules])
         ax.set_ylim(count - 0.5, -0.5)
         ax.set_xlabel(f"{'excess' if self.is_excess else 'loss'} above that of all rows")
+        add_title(ax, "Found groups")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

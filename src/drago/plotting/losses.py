@@ -6,9 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from drago._validation import check_number, numeric
-from drago.plotting._axes import BEHIND, PALE, add_legend, axes_for, styled
-from drago.plotting._models import Vector, curves, losses_of, nominal
+from drago._validation import check_number, check_option, numeric
+from drago.plotting._axes import (
+    BEHIND,
+    PALE,
+    add_legend,
+    add_title,
+    axes_for,
+    scale_losses,
+    styled,
+)
+from drago.plotting._models import (
+    SCALES,
+    Vector,
+    curves,
+    is_heavy,
+    is_wide,
+    losses_of,
+    nominal,
+    unit_of,
+)
 
 # Tail fractions at which the tail risk is drawn, unless others are given.
 _LEVELS = (0.01, 1.0, 200)
@@ -40,6 +57,8 @@ class SortedLossDisplay:
         The share of the rows to shade as the tail.
     name : str, optional
         For the legend.
+    unit : str
+        What a loss is called.
 
     Attributes
     ----------
@@ -50,6 +69,14 @@ class SortedLossDisplay:
         The mean of the tail, over its width.
     ax_ : Axes
     figure_ : Figure
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> from drago.plotting import SortedLossDisplay
+    >>> X = np.arange(20.0).reshape(-1, 1)
+    >>> model = drago.DRORegressor().fit(X, X[:, 0] ** 2)
+    >>> display = SortedLossDisplay.from_estimator(model, X, X[:, 0] ** 2)
     """
 
     line_: Any
@@ -65,10 +92,11 @@ class SortedLossDisplay:
         losses: Any,
         tail_fraction: float | None = None,
         name: str | None = None,
+        unit: str = "loss",
     ) -> None:
         self.share, self.losses = curves(share=share, losses=losses)
         self.tail_fraction = tail_fraction
-        self.name = name
+        self.name, self.unit = name, unit
 
     @classmethod
     def from_estimator(
@@ -97,7 +125,7 @@ class SortedLossDisplay:
             For the legend; the model's set, or its class, where it is not given.
         ax : Axes, optional
         **kwargs
-            For `Axes.plot`.
+            For `plot`.
 
         Returns
         -------
@@ -109,6 +137,7 @@ class SortedLossDisplay:
             sample_weight=sample_weight,
             tail_fraction=tail if tail_fraction is None else tail_fraction,
             name=called if name is None else name,
+            unit=unit_of(model),
             ax=ax,
             **kwargs,
         )
@@ -121,6 +150,7 @@ class SortedLossDisplay:
         sample_weight: Any = None,
         tail_fraction: float | None = None,
         name: str | None = None,
+        unit: str = "loss",
         ax: Any = None,
         **kwargs: Any,
     ) -> SortedLossDisplay:
@@ -133,9 +163,11 @@ class SortedLossDisplay:
         tail_fraction : float in (0, 1], optional
             The share of the rows to shade.
         name : str, optional
+        unit : str
+            What a loss is called.
         ax : Axes, optional
         **kwargs
-            For `Axes.plot`.
+            For `plot`.
 
         Returns
         -------
@@ -149,11 +181,17 @@ class SortedLossDisplay:
                 "tail_fraction", tail_fraction, low=0, high=1, open_low=True
             )
         display = cls(
-            share=share / share[-1], losses=losses[order], tail_fraction=tail_fraction, name=name
+            share=share / share[-1],
+            losses=losses[order],
+            tail_fraction=tail_fraction,
+            name=name,
+            unit=unit,
         )
         return display.plot(ax, **kwargs)
 
-    def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> SortedLossDisplay:
+    def plot(
+        self, ax: Any = None, *, name: str | None = None, scale: str = "auto", **kwargs: Any
+    ) -> SortedLossDisplay:
         """Draw it.
 
         Parameters
@@ -161,6 +199,9 @@ class SortedLossDisplay:
         ax : Axes, optional
             Those of a new figure where none are given.
         name : str, optional
+        scale : {"auto", "linear", "log"}
+            Of the axis of the losses. "auto" is logarithmic where a few losses are far above all
+            others.
         **kwargs
             For `Axes.plot`.
 
@@ -168,6 +209,7 @@ class SortedLossDisplay:
         -------
         self
         """
+        check_option("scale", scale, SCALES)
         ax = axes_for(ax)
         style = {
             "label": self.name if name is None else name,
@@ -183,8 +225,10 @@ class SortedLossDisplay:
         ax.set_xlim(0.0, 1.0)
         ax.xaxis.set_major_formatter(_percent)
         ax.set_xlabel("rows, from the least loss to the largest")
-        ax.set_ylabel("loss")
-        add_legend(ax, loc="upper left")
+        ax.set_ylabel(self.unit)
+        scale_losses(ax, "y", scale, is_heavy(self.losses))
+        add_legend(ax, loc="lower right" if ax.get_yscale() == "log" else "upper left")
+        add_title(ax, "Losses of the rows, sorted")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
@@ -221,21 +265,32 @@ class TailRiskDisplay:
         The mean of the worst share of the losses.
     name : str, optional
         For the legend.
+    unit : str
+        What a loss is called.
 
     Attributes
     ----------
     line_ : Line2D
     ax_ : Axes
     figure_ : Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from drago.plotting import TailRiskDisplay
+    >>> losses = np.random.default_rng(0).exponential(size=100)
+    >>> display = TailRiskDisplay.from_predictions(losses, name="a model")
     """
 
     line_: Any
     ax_: Any
     figure_: Any
 
-    def __init__(self, *, levels: Any, risks: Any, name: str | None = None) -> None:
+    def __init__(
+        self, *, levels: Any, risks: Any, name: str | None = None, unit: str = "loss"
+    ) -> None:
         self.levels, self.risks = curves(levels=levels, risks=risks)
-        self.name = name
+        self.name, self.unit = name, unit
 
     @classmethod
     def from_estimator(
@@ -264,7 +319,7 @@ class TailRiskDisplay:
             For the legend; the model's set, or its class, where it is not given.
         ax : Axes, optional
         **kwargs
-            For `Axes.plot`.
+            For `plot`.
 
         Returns
         -------
@@ -276,6 +331,7 @@ class TailRiskDisplay:
             levels=levels,
             sample_weight=sample_weight,
             name=called if name is None else name,
+            unit=unit_of(model),
             ax=ax,
             **kwargs,
         )
@@ -288,6 +344,7 @@ class TailRiskDisplay:
         levels: Any = None,
         sample_weight: Any = None,
         name: str | None = None,
+        unit: str = "loss",
         ax: Any = None,
         **kwargs: Any,
     ) -> TailRiskDisplay:
@@ -300,9 +357,11 @@ class TailRiskDisplay:
             Tail fractions. By default from 1 to 0.01, or to one row where that is more.
         sample_weight : array of shape (n,), optional
         name : str, optional
+        unit : str
+            What a loss is called.
         ax : Axes, optional
         **kwargs
-            For `Axes.plot`.
+            For `plot`.
 
         Returns
         -------
@@ -318,10 +377,12 @@ class TailRiskDisplay:
             levels = np.sort(levels)[::-1]
             if not (levels.size and levels[0] <= 1 and levels[-1] > 0):
                 raise ValueError(f"levels must be numbers in (0, 1], but {levels} was given.")
-        display = cls(levels=levels, risks=tail_means(losses, p, levels), name=name)
+        display = cls(levels=levels, risks=tail_means(losses, p, levels), name=name, unit=unit)
         return display.plot(ax, **kwargs)
 
-    def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> TailRiskDisplay:
+    def plot(
+        self, ax: Any = None, *, name: str | None = None, scale: str = "auto", **kwargs: Any
+    ) -> TailRiskDisplay:
         """Draw it.
 
         Parameters
@@ -329,6 +390,9 @@ class TailRiskDisplay:
         ax : Axes, optional
             Those of a new figure where none are given.
         name : str, optional
+        scale : {"auto", "linear", "log"}
+            Of the axis of the losses. "auto" is logarithmic where a few losses are far above all
+            others.
         **kwargs
             For `Axes.plot`.
 
@@ -336,6 +400,7 @@ class TailRiskDisplay:
         -------
         self
         """
+        check_option("scale", scale, SCALES)
         ax = axes_for(ax)
         style = {"label": self.name if name is None else name, "linewidth": 1.5}
         style = styled("lines.Line2D", style, kwargs)
@@ -347,8 +412,10 @@ class TailRiskDisplay:
         ax.xaxis.set_major_formatter(_percent)
         ax.xaxis.set_minor_formatter("")
         ax.set_xlabel("worst share of the rows")
-        ax.set_ylabel("mean loss of that share")
+        ax.set_ylabel(f"mean {self.unit}")
+        scale_losses(ax, "y", scale, is_wide(self.risks))
         add_legend(ax, loc="upper left")
+        add_title(ax, "Mean loss of the worst rows")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._validation import check_nominal, check_number, check_vector
-from drago.plotting._axes import GREY, add_legend, axes_for, styled
+from drago.plotting._axes import GREY, add_legend, add_title, axes_for, styled
 from drago.terms.uncertainty import Simplex, as_uncertainty
 
 Vector = npt.NDArray[np.float64]
@@ -245,6 +245,7 @@ class SimplexDisplay:
         # Beside the upper corner, however large the axes are.
         beside = {"bbox_to_anchor": _BESIDE, "bbox_transform": ax.transData}
         add_legend(ax, loc="upper left", borderaxespad=0, frameon=False, **beside)
+        add_title(ax, "Worst-case weights of three rows")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from drago.plotting._axes import COLOURS, GREY, REFERENCE, axes_for, styled
+from drago.plotting._axes import COLOURS, GREY, REFERENCE, add_title, axes_for, styled
 from drago.plotting._models import curves
 
 _LABELS = {
@@ -157,6 +157,7 @@ class TradeOffDisplay:
         ax.margins(0.15)
         ax.set_xlabel("mean loss")
         ax.set_ylabel(self.label)
+        add_title(ax, "What the worst off gain, and what the mean pays")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

@@ -6,9 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from drago._validation import check_number, check_vector, shown
-from drago.plotting._axes import add_legend, axes_for, level_line, styled
-from drago.plotting._models import cap_of, curves, inside, losses_of, nominal
+from drago._validation import check_number, check_option, check_vector, shown
+from drago.plotting._axes import (
+    add_legend,
+    add_title,
+    axes_for,
+    level_line,
+    scale_losses,
+    styled,
+)
+from drago.plotting._models import (
+    SCALES,
+    cap_of,
+    curves,
+    inside,
+    is_heavy,
+    losses_of,
+    nominal,
+    unit_of,
+)
 
 # Points from which on a vector graphic would be slow to show.
 _MANY = 5000
@@ -30,6 +46,8 @@ class WeightsDisplay:
         The largest multiple that the set allows.
     name : str, optional
         For the legend.
+    unit : str
+        What a loss is called.
 
     Attributes
     ----------
@@ -39,6 +57,14 @@ class WeightsDisplay:
         None where there is no cap, or where the same line is on the axes already.
     ax_ : Axes
     figure_ : Figure
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> from drago.plotting import WeightsDisplay
+    >>> X = np.arange(20.0).reshape(-1, 1)
+    >>> model = drago.DRORegressor(drago.CVaR(0.2)).fit(X, X[:, 0] ** 2)
+    >>> display = WeightsDisplay.from_estimator(model, X, X[:, 0] ** 2)
     """
 
     line_: Any
@@ -48,11 +74,17 @@ class WeightsDisplay:
     figure_: Any
 
     def __init__(
-        self, *, losses: Any, times: Any, cap: float | None = None, name: str | None = None
+        self,
+        *,
+        losses: Any,
+        times: Any,
+        cap: float | None = None,
+        name: str | None = None,
+        unit: str = "loss",
     ) -> None:
         self.losses, self.times = curves(losses=losses, times=times)
         self.cap = cap
-        self.name = name
+        self.name, self.unit = name, unit
 
     @classmethod
     def from_estimator(
@@ -119,6 +151,7 @@ class WeightsDisplay:
                 sample_weight=sample_weight,
                 cap=cap_of(chosen),
                 name=chosen.label if name is None else name,
+                unit=unit_of(model),
                 ax=ax,
                 **kwargs,
             )
@@ -132,6 +165,7 @@ class WeightsDisplay:
             sample_weight=report.nominal_weights,
             cap=cap_of(model.uncertainty_),
             name=model.uncertainty_.label if name is None else name,
+            unit=unit_of(model),
             ax=ax,
             **kwargs,
         )
@@ -145,6 +179,7 @@ class WeightsDisplay:
         sample_weight: Any = None,
         cap: float | None = None,
         name: str | None = None,
+        unit: str = "loss",
         ax: Any = None,
         **kwargs: Any,
     ) -> WeightsDisplay:
@@ -160,9 +195,11 @@ class WeightsDisplay:
         cap : float, optional
             The largest multiple of the nominal weights that the set allows.
         name : str, optional
+        unit : str
+            What a loss is called.
         ax : Axes, optional
         **kwargs
-            For `Axes.plot`.
+            For `plot`.
 
         Returns
         -------
@@ -172,10 +209,12 @@ class WeightsDisplay:
         weights = check_vector("weights", weights, there.size)[there]
         if cap is not None:
             cap = check_number("cap", cap, low=1)
-        display = cls(losses=losses, times=weights / p, cap=cap, name=name)
+        display = cls(losses=losses, times=weights / p, cap=cap, name=name, unit=unit)
         return display.plot(ax, **kwargs)
 
-    def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> WeightsDisplay:
+    def plot(
+        self, ax: Any = None, *, name: str | None = None, scale: str = "auto", **kwargs: Any
+    ) -> WeightsDisplay:
         """Draw it.
 
         Parameters
@@ -183,6 +222,9 @@ class WeightsDisplay:
         ax : Axes, optional
             Those of a new figure where none are given.
         name : str, optional
+        scale : {"auto", "linear", "log"}
+            Of the axis of the losses. "auto" is logarithmic where a few losses are far above all
+            others.
         **kwargs
             For `Axes.plot`.
 
@@ -190,6 +232,7 @@ class WeightsDisplay:
         -------
         self
         """
+        check_option("scale", scale, SCALES)
         ax = axes_for(ax)
         style = {
             "label": self.name if name is None else name,
@@ -206,9 +249,11 @@ class WeightsDisplay:
         self.cap_line_ = None
         if self.cap is not None and self.cap > 1:
             self.cap_line_ = level_line(ax, self.cap, f"cap {self.cap:g}")
-        ax.set_xlabel("loss")
+        ax.set_xlabel(self.unit)
+        scale_losses(ax, "x", scale, is_heavy(self.losses))
         ax.set_ylabel("weight / nominal weight")
         # Points may be anywhere, and its markers look like some: it goes above the axes.
         add_legend(ax, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        add_title(ax, "Worst-case weights of the rows")
         self.ax_, self.figure_ = ax, ax.figure
         return self

@@ -26,6 +26,7 @@ from drago.rows.evaluation import NonFiniteLossError as NonFiniteLossError
 from drago.rows.evaluation import Visit as Visit
 from drago.rows.factor import Factor
 from drago.rows.kinds import is_a as is_a
+from drago.rows.processes import OneProcess
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ Kept = npt.NDArray[np.bool_] | None
 """Which of the rows that were given have weight; None for all of them."""
 
 
-class RowStore:
+class RowStore(OneProcess):
     """The rows of a problem, wherever they are.
 
     Attributes
@@ -51,8 +52,7 @@ class RowStore:
     p : row vector
         The nominal weights: positive, with sum 1.
     y, groups, baseline : row vectors
-        `groups` and `baseline` are None where none were given. The losses of a store are those of
-        the model less the baseline.
+        `groups` and `baseline` may be None. Losses of a store are those of the model less it.
     """
 
     n_samples: int

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from drago._validation import check_groups, check_nominal
+from drago.files.checkpoint import fingerprint
 from drago.oracles.tensors import TensorOracle, working_dtype
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, NonFiniteLossError, Vector
 from drago.rows.memory import ArrayRows
@@ -24,14 +25,17 @@ from drago.rows.open import Opened
 from drago.rows.tables.tensors import LinearTensorTables
 from drago.rows.tensor_checks import (
     as_device,
+    card_of_rank,
     check_features,
     check_target,
+    check_weight,
     from_numpy,
     nominal_weights,
     on_host,
 )
 from drago.rows.tensor_curvature import TensorCurvature
 from drago.rows.tensor_losses import on_tensors
+from drago.rows.tensor_ranks import Ranks, as_group
 from drago.rows.tensors import TensorVectors, by_label, to_host
 from drago.terms.losses import Squared
 
@@ -43,26 +47,60 @@ _LEAST_PART, _SMALL = 1 << 20, 1 << 27
 _PLAIN = Squared()
 
 
-def open_rows(X: Tensor, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
-    """Tensors, see `drago.rows.open.open_rows`; y, weights and groups are brought to X."""
-    X = check_features(X)
-    n, device = X.shape[0], X.device
-    on_tensors(loss)  # says why not
-    y = check_target(y, n, loss, device)
-    labels = None if groups is None else check_groups(on_host(groups), n)
-    p, kept = nominal_weights(sample_weight, n, device)
+def open_rows(
+    X: Tensor, y: Any, *, loss: Any, sample_weight: Any, groups: Any, process_group: Any = None
+) -> Opened:
+    """Tensors, see `drago.rows.open.open_rows`; y, weights and groups are brought to X.
+
+    In a process group they are the rows of this rank, and the problem is about those of all ranks.
+    """
+    ranks = Ranks.of(as_group(process_group), 0)
+    given = ranks.agreed(lambda: _checked(X, y, loss, sample_weight, groups))
+    X, y, labels, weight = given
+    n, device = int(X.shape[0]), X.device
+    ranks.require_alike(
+        n_features=X.shape[1],
+        dtype=str(X.dtype),
+        device=device.type,
+        loss=repr(loss),
+        sample_weight=weight is not None,
+        groups=labels is not None,
+    )
+    ranks = ranks.anew(n)
+    p, kept = nominal_weights(weight, n, device, ranks)
     mask = None
     if kept is not None:
         mask = on_host(kept)
-        X, y = X[kept], y[kept]
-        labels = None if labels is None else check_groups(labels[mask], int(p.shape[0]))
-    place = None if labels is None else torch.from_numpy(labels).to(device)
-    rows = TensorRows(X, y, p, place, is_uniform=sample_weight is None, gives_tensors=True)
-    return Opened(rows, mask, int(y.max()) + 1 if loss.has_class_hessian else 1)
+        X, y, labels = X[kept], y[kept], None if labels is None else labels[mask]
+    ranks = ranks.anew(int(p.shape[0]))
+    place = None if labels is None else torch.from_numpy(ranks.numbers(labels)).to(device)
+    rows = TensorRows(
+        X, y, p, place, is_uniform=sample_weight is None, gives_tensors=True, ranks=ranks
+    )
+    return Opened(rows, mask, int(rows.top(y)) + 1 if loss.has_class_hessian else 1)
 
 
-def moved(rows: Any, device: Any, loss: Any, uncertainty: Any) -> TensorVectors:
-    """Rows on arrays or tensors, on a device; the results of a problem on arrays are arrays."""
+def _checked(X: Any, y: Any, loss: Any, sample_weight: Any, groups: Any) -> tuple[Any, ...]:
+    """Features, target, labels of the groups and weights that can be worked with, on one device."""
+    on_tensors(loss)  # says why not
+    X = check_features(X)
+    n, device = X.shape[0], X.device
+    y = check_target(y, n, loss, device)
+    labels = None if groups is None else on_host(groups)
+    if labels is not None:
+        check_groups(labels, n)
+        labels = np.asarray(labels)
+    weight = None if sample_weight is None else check_weight(sample_weight, n, device)
+    return X, y, labels, weight
+
+
+def moved(
+    rows: Any, device: Any, loss: Any, uncertainty: Any, process_group: Any = None
+) -> TensorVectors:
+    """Rows on arrays or tensors, on a device; the results of a problem on arrays are arrays.
+
+    In a process group every rank gives the same arrays, and takes its share of the rows.
+    """
     place = as_device(device)
     if isinstance(rows, TensorVectors):
         here = rows.device
@@ -76,20 +114,36 @@ def moved(rows: Any, device: Any, loss: Any, uncertainty: Any) -> TensorVectors:
     on_tensors(loss)
     if uncertainty.is_users:
         TensorOracle(uncertainty)  # says why not
-    kind, p = working_dtype(place), rows.p
-    X = from_numpy(rows.X)
+    ranks = _shares(as_group(process_group), rows)
+    place = place if ranks.is_alone else card_of_rank(place)
+    kind, p = working_dtype(place), ranks.own(rows.p)
+    X = from_numpy(ranks.own(rows.X))
     if kind == torch.float32:
         X = X.float()
-    y = from_numpy(rows.y)
+    y = from_numpy(ranks.own(rows.y))
+    groups, baseline = rows.groups, rows.baseline
     return TensorRows(
         X.contiguous().to(place),
         y.to(place, y.dtype if y.dtype == torch.int64 else kind),
         from_numpy(p).to(place, kind),
-        None if rows.groups is None else from_numpy(rows.groups).to(place),
-        is_uniform=bool(p.min() == p.max()),
+        None if groups is None else from_numpy(ranks.own(groups)).to(place),
+        is_uniform=bool(rows.p.min() == rows.p.max()),
         gives_tensors=False,
-        baseline=None if rows.baseline is None else from_numpy(rows.baseline).to(place, kind),
+        baseline=None if baseline is None else from_numpy(ranks.own(baseline)).to(place, kind),
+        ranks=ranks,
     )
+
+
+def _shares(group: Any, rows: Any) -> Ranks:
+    """Equal shares of rows that all ranks have."""
+    n = rows.n_samples
+    if group is None:
+        return Ranks(None, (n,))
+    ranks = Ranks.of(group, 0)
+    ends = [n * k // ranks.size for k in range(ranks.size + 1)]
+    p, y = float(rows.p @ rows.p), float(rows.y @ rows.p)
+    ranks.require_alike(n_samples=n, n_features=rows.n_features, y=y, sample_weight=p)
+    return Ranks(group, np.diff(ends).tolist())
 
 
 class TensorRows(TensorCurvature):
@@ -107,6 +161,8 @@ class TensorRows(TensorCurvature):
         Whether vectors of results are tensors, too.
     baseline : tensor of shape (n,) or None
         What is subtracted from the losses.
+    ranks : Ranks, optional
+        Who else has rows; by default this process is alone.
     """
 
     capabilities = frozenset({"responses", "tables"})
@@ -121,8 +177,9 @@ class TensorRows(TensorCurvature):
         is_uniform: bool,
         gives_tensors: bool,
         baseline: Tensor | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(p, groups, is_uniform, gives_tensors, baseline)
+        super().__init__(p, groups, is_uniform, gives_tensors, baseline, ranks)
         self.X, self.y = X, y
         self.n_features = int(X.shape[1])
         self.n_entries = self.n_samples * self.n_features
@@ -132,7 +189,7 @@ class TensorRows(TensorCurvature):
         return TensorRows(**(self.__getstate__() | changes))
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("X", "y", "p", "groups", "baseline", "is_uniform", "gives_tensors")
+        names = ("X", "y", "p", "groups", "baseline", "is_uniform", "gives_tensors", "ranks")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -147,7 +204,7 @@ class TensorRows(TensorCurvature):
         return self.replaced(
             X=self.X.cpu().double(),
             y=self.y.cpu() if self.y.dtype == torch.int64 else self.y.cpu().double(),
-            p=p / p.sum(),
+            p=p / self.ranks.sum(p.sum()),
             groups=None if self.groups is None else self.groups.cpu(),
             baseline=None if self.baseline is None else self.baseline.cpu().double(),
         )
@@ -189,11 +246,11 @@ class TensorRows(TensorCurvature):
         return torch.sqrt(self.norms + float(intercept))
 
     def longest(self, intercept: bool) -> float:
-        return float(self.row_norms(intercept).amax())
+        return self.greatest(self.row_norms(intercept))
 
     def steepest(self, b: float, radius: float, intercept: bool) -> float:
         norms = self.row_norms(intercept)
-        return float((((self.y - b).abs() + norms * radius) * norms).amax())
+        return self.greatest(((self.y - b).abs() + norms * radius) * norms)
 
     # ------------------------------------------------------------------------ in and out
 
@@ -204,30 +261,43 @@ class TensorRows(TensorCurvature):
         return self.replaced(
             X=(self.X.float() if kind == torch.float32 else self.X).to(place),
             y=self.y.to(place, self.y.dtype if self.y.dtype == torch.int64 else kind),
-            p=p / p.sum(),
+            p=p / self.ranks.sum(p.sum()),
             groups=None if self.groups is None else self.groups.to(place),
             baseline=None if self.baseline is None else self.baseline.to(place, kind),
         )
 
+    def content(self) -> tuple[Any, ...]:
+        given = (self.X, self.y, self.p, self.groups, self.baseline)
+        arrays = [None if each is None else each.cpu().numpy() for each in given]
+        return (
+            tuple(arrays) if self.ranks.is_alone else tuple(self.ranks.texts(fingerprint(*arrays)))
+        )
+
     def take(self, index: Index) -> TensorRows:
-        place = torch.from_numpy(index).to(self.device)
-        p, groups = self.p[place], self.groups
+        _, place = self.local(index)
+        p, groups, ranks = self.p[place], self.groups, self.ranks.anew(int(place.shape[0]))
         if groups is not None:
-            found = check_groups(groups[place].cpu().numpy(), int(index.size))
-            groups = torch.from_numpy(found).to(self.device)
+            groups = torch.from_numpy(ranks.numbers(groups[place].cpu().numpy())).to(self.device)
         return self.replaced(
             X=self.X.index_select(0, place),
             y=self.y[place],
-            p=p / p.sum(),
+            p=p / ranks.sum(p.sum()),
             groups=groups,
             baseline=None if self.baseline is None else self.baseline[place],
+            ranks=ranks,
         )
 
     def sample(self, index: Index) -> ArrayRows:
-        few = self.take(index)
-        X, y, p = (to_host(values) for values in (few.X, few.y, few.p))
-        baseline = None if few.baseline is None else to_host(few.baseline)
-        return ArrayRows(X, y, p / p.sum(), baseline=baseline)
+        _, place = self.local(index)
+        given = [self.X.index_select(0, place), self.y[place], self.p[place]]
+        if self.baseline is not None:
+            given.append(self.baseline[place])
+        if not self.ranks.is_alone:
+            # Numbers of rows ascend, so those of the ranks follow each other.
+            counts = self.ranks.anew(int(place.shape[0])).counts
+            given = [self.ranks.joined(values, counts) for values in given]
+        X, y, p, *baseline = map(to_host, given)
+        return ArrayRows(X, y, p / p.sum(), baseline=baseline[0] if baseline else None)
 
     def with_baseline(self, baseline: Tensor | None) -> TensorRows:
         return self.replaced(baseline=baseline)
@@ -238,9 +308,14 @@ class TensorRows(TensorCurvature):
         labels = self.y.to(torch.int64)
         if self.groups is not None:
             labels = labels + n_classes * self.groups
-        if int(labels.max()) >= self.n_samples:
+        cells = int(self.top(labels)) + 1
+        if cells > self.n_samples:
             return None
-        mass = to_host(by_label(labels, self.p))
+        if self.is_uniform:  # counted, so that the number of ranks changes no bit
+            here = torch.bincount(labels, minlength=cells).to(self.p.dtype)
+        else:
+            here = by_label(labels, self.p, cells)
+        mass = to_host(self.ranks.sum(here))
         there = np.flatnonzero(mass)
         mass = check_nominal(mass[there] / mass.sum())
         kind = self.p.dtype
@@ -250,17 +325,18 @@ class TensorRows(TensorCurvature):
             p=torch.from_numpy(mass).to(kind),
             is_uniform=False,
             groups=None if self.groups is None else torch.from_numpy(there // n_classes),
+            ranks=None,
         )
 
     # ------------------------------------------------------------------------ visits to X
 
     def _chunks(self) -> list[slice]:
         rows = max(1, self._chunk // self.n_features)
-        return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
+        return [slice(k, min(k + rows, self.n_here)) for k in range(0, self.n_here, rows)]
 
     def predict(self, w: Matrix, b: Vector) -> Tensor:
         if not w.any():
-            return self.on_device(b).expand(self.n_samples, -1).contiguous()
+            return self.on_device(b).expand(self.n_here, -1).contiguous()
         return self.predicted(self.on_device(w), self.on_device(b))
 
     def predicted(self, w: Tensor, b: Tensor) -> Tensor:
@@ -272,7 +348,7 @@ class TensorRows(TensorCurvature):
             return raw[:, None]
         if self.X.dtype == w.dtype:
             return self.X @ w + b
-        raw = torch.empty((self.n_samples, w.shape[1]), dtype=w.dtype, device=self.device)
+        raw = torch.empty((self.n_here, w.shape[1]), dtype=w.dtype, device=self.device)
         for rows in self._chunks():
             torch.matmul(self.X[rows].to(w.dtype), w, out=raw[rows])
         return raw.add_(b)
@@ -289,19 +365,28 @@ class TensorRows(TensorCurvature):
         else:
             raw = self.predict(w, b) if raw is None else raw
             losses, slopes = self.apply(loss, raw)
-        if not math.isfinite(float(losses.sum() + slopes.sum())):
-            bad = ~(torch.isfinite(losses) & torch.isfinite(slopes).all(1))
-            if bool(bad.any()):
-                i = int(bad.to(torch.int8).argmax())
-                raise NonFiniteLossError(
-                    f"the loss {loss.name!r} is NaN or infinite on {int(bad.sum())} rows, "
-                    f"first on row {i} at the raw prediction {raw[i].tolist()}; "
-                    "scale the features and the target."
-                )
+        if not math.isfinite(float(self.ranks.sum(losses.sum() + slopes.sum()))):
+            self._require_finite(loss, raw, losses, slopes)
         return Evaluation(w, b, raw, losses, slopes)
 
+    def _require_finite(self, loss: Any, raw: Tensor, losses: Tensor, slopes: Tensor) -> None:
+        """Raise, on all ranks, where a loss or a slope on one of them is not finite."""
+        bad = torch.nonzero(~(torch.isfinite(losses) & torch.isfinite(slopes).all(1)))[:, 0]
+        count = self._on_all_ranks(int(bad.shape[0]))
+        if count == 0:
+            return
+        first = ""
+        if bad.shape[0]:
+            i = int(bad[0])
+            first = f"first on row {self.ranks.start + i} at the raw prediction {raw[i].tolist()}"
+        first = next(text for text in self.ranks.texts(first) if text)
+        raise NonFiniteLossError(
+            f"the loss {loss.name!r} is NaN or infinite on {count} rows, {first}; scale the "
+            "features and the target."
+        )
+
     def accumulate(self, c: Tensor) -> Tensor:
-        """``X' c`` on the device."""
+        """``X' c`` on the device, of the rows here."""
         if self.kernels is not None and c.shape[1] == 1:
             return self.kernels.accumulate(self.X, c[:, 0], *self.all_rows)[0][:, None]
         if self.X.dtype == c.dtype:
@@ -314,8 +399,8 @@ class TensorRows(TensorCurvature):
     @cached_property
     def all_rows(self) -> tuple[Any, Tensor]:
         """All rows as one block, and its name, for the fused kernels."""
-        starts = torch.tensor([0, self.n_samples], device=self.device)
-        return self.kernels.Rows(starts, 1, 1, self.n_samples), starts[:1]
+        starts = torch.tensor([0, self.n_here], device=self.device)
+        return self.kernels.Rows(starts, 1, 1, self.n_here), starts[:1]
 
     def fill(
         self, loss: Any, w: Tensor, b: Tensor, losses: Tensor, slopes: Tensor, raw: Tensor
@@ -332,33 +417,34 @@ class TensorRows(TensorCurvature):
         weighted = q[:, None] * dlosses
         if self.kernels is not None and weighted.shape[1] == 1:
             sums = self.kernels.accumulate(self.X, weighted[:, 0], *self.all_rows)
-            both = to_host(torch.cat(sums))[:, None]
+            both = torch.cat(sums)[:, None]
         else:
-            both = to_host(torch.cat([self.accumulate(weighted), weighted.sum(0, keepdim=True)]))
-        return Gradient(both[:-1], both[-1])
+            both = torch.cat([self.accumulate(weighted), weighted.sum(0, keepdim=True)])
+        found = to_host(self.ranks.sum(both))
+        return Gradient(found[:-1], found[-1])
 
     def weighted_sum(self, c: Tensor) -> Matrix:
         """``X' c``."""
-        return to_host(self.accumulate(c))
+        return to_host(self.ranks.sum(self.accumulate(c)))
 
     def centre(self) -> Vector:
         return self.weighted_sum(self.p[:, None])[:, 0]
 
     def weighted_squares(self, q: Tensor) -> Vector:
-        out = torch.zeros_like(self.X[0], dtype=self.p.dtype)
+        out = self.p.new_zeros(self.n_features)
         for rows in self._chunks():
             out += q[rows] @ self.X[rows].to(self.p.dtype) ** 2
-        return to_host(out)
+        return to_host(self.ranks.sum(out))
 
     def drift(self, loss: Any, ev: Evaluation, index: Index, scale: float) -> float:
-        place = torch.from_numpy(index).to(self.device)
+        _, place = self.local(index)
         rows = self.X.index_select(0, place).to(self.p.dtype)
         off = (rows @ self.on_device(ev.w) + self.on_device(ev.b) - ev.raw[place]).abs()
         slope = ev.dlosses[place].abs()
         if np.isfinite(loss.curvature):
             slope = (slope + loss.curvature * off).clamp(max=loss.lipschitz)
         size = ev.losses[place].abs().clamp(min=max(scale, np.finfo(float).tiny))
-        return float((slope * off / size[:, None]).amax())
+        return self.greatest(slope * off / size[:, None])
 
 
 @cache

@@ -81,7 +81,7 @@ class Features:
             self.row_bytes = max(1, self.n_features * self.dtype.itemsize)
         self.size = sum(math.prod(each.shape) * each.dtype.itemsize for each in self.columns[:2])
         self.read_so_far, self._lock = 0, threading.Lock()
-        types = (np.float32, np.float64, np.int32, np.int64)
+        types = (np.float32, np.float64, np.int32)
         self.is_filed = all(
             isinstance(each, Column) and each.dtype in types for each in self.columns[:2]
         )

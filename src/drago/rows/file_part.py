@@ -15,7 +15,6 @@ from drago.rows.array_visits import NONE
 from drago.rows.base import Gradient, Index, Matrix, Vector
 from drago.rows.memory import ArrayRows
 from drago.rows.part import ArrayPart
-from drago.rows.room import Room
 
 Array = npt.NDArray[Any]
 
@@ -50,8 +49,6 @@ class FilePart(ArrayPart):
     source : Features
     start, stop : int
         Its rows.
-    room : Room
-        Where its vectors are.
     y, p, groups, baseline : arrays
     """
 
@@ -60,14 +57,13 @@ class FilePart(ArrayPart):
         source: features.Features,
         start: int,
         stop: int,
-        room: Room,
         y: Array,
         p: Vector,
         groups: Array | None,
         baseline: Vector | None,
         n_entries: int,
     ) -> None:
-        self.source, self.start, self.stop, self.room = source, start, stop, room
+        self.source, self.start, self.stop = source, start, stop
         self.y, self.p, self.groups, self.baseline = y, p, groups, baseline
         self.n_samples, self.n_features = stop - start, source.n_features
         self.is_sparse, self.n_entries = source.is_sparse, n_entries
@@ -79,7 +75,7 @@ class FilePart(ArrayPart):
 
     def with_baseline(self, baseline: Vector | None) -> FilePart:
         vectors = (self.y, self.p, self.groups, baseline)
-        return FilePart(self.source, self.start, self.stop, self.room, *vectors, self.n_entries)
+        return FilePart(self.source, self.start, self.stop, *vectors, self.n_entries)
 
     def visits_once(self, loss: Any, n_outputs: int) -> bool:
         return n_outputs == 1 and loss.has_kernels and self.source.is_filed
@@ -134,8 +130,7 @@ class FilePart(ArrayPart):
         With `is_dense`, so few that dense matrices of them do, too.
         """
         width = self.n_features if is_dense else self.n_entries / self.n_samples
-        # Of an even number, so that they are made of whole words.
-        step = 2 * max(1, int(_VISITED / max(width, 1.0)) // 2)
+        step = max(1, int(_VISITED / max(width, 1.0)))
         for start in range(0, self.n_samples, step):
             yield slice(start, min(start + step, self.n_samples))
 

@@ -141,7 +141,7 @@ class FileRows(FileVisits):
         groups, baseline = vectors("groups", np.int64), vectors("baseline", np.float64)
         return [
             FilePart(
-                self.source, a, b, self.memory, y[k], weights[k], groups[k], baseline[k],
+                self.source, a, b, y[k], weights[k], groups[k], baseline[k],
                 self.source.entries(a, b),
             )
             for k, (a, b) in enumerate(edges)

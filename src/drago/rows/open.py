@@ -59,7 +59,9 @@ def register(kind: type, opener: Callable[..., Opened]) -> None:
     _OPENERS.insert(0, (kind, opener))
 
 
-def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
+def open_rows(
+    X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any, process_group: Any = None
+) -> Opened:
     """The store for some data.
 
     Parameters
@@ -70,13 +72,23 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
     loss : Loss
         Says what the target has to be.
     sample_weight, groups : arrays of shape (n,) or None
+    process_group : process group, None or False
+        Whose ranks share the rows; for tensors.
     """
+    more = {}
+    if type(X).__module__.partition(".")[0] == "torch":
+        more = {"process_group": process_group}
+    elif process_group:
+        raise ValueError(
+            "process_group was given, but X is no tensor: give each rank its own rows as tensors, "
+            "or all rows as arrays and solve with device= and process_group=."
+        )
     home = _HOMES.get(type(X).__module__.partition(".")[0])
     opener: Callable[..., Opened] = open_arrays
     if home is not None:
         opener = importlib.import_module(home).open_rows
     opener = next((found for kind, found in _OPENERS if isinstance(X, kind)), opener)
-    return opener(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
+    return opener(X, y, loss=loss, sample_weight=sample_weight, groups=groups, **more)
 
 
 def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
@@ -107,18 +119,21 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
 def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:
     """Rows with a baseline that a user has given for all of them, some of which were kept."""
     if np.ndim(baseline) == 0:
-        baseline, kept = np.full(rows.n_samples, check_number("baseline", baseline)), None
+        baseline, kept = np.full(rows.n_given, check_number("baseline", baseline)), None
     values = rows.enter("baseline", baseline, kept)
     if rows.extremes(values) != (0.0, 0.0):
         return rows.with_baseline(values)
     return rows if rows.baseline is None else rows.with_baseline(None)
 
 
-def on_device(rows: RowStore, device: Any, loss: Any, uncertainty: Any) -> RowStore:
-    """The same rows on a device of torch."""
+def on_device(
+    rows: RowStore, device: Any, loss: Any, uncertainty: Any, process_group: Any = None
+) -> RowStore:
+    """The same rows on a device of torch, or this rank's share of them."""
     if hasattr(rows, "parts"):
         raise ValueError(
             f"rows in files or in parts stay where they are and cannot go to device={device!r}"
             ": leave device=None, or give X and y as arrays or tensors that fit the device."
         )
-    return importlib.import_module(_HOMES["torch"]).moved(rows, device, loss, uncertainty)
+    home = importlib.import_module(_HOMES["torch"])
+    return home.moved(rows, device, loss, uncertainty, process_group)

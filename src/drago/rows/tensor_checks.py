@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from drago._validation import LEAST_SQUARE, numeric, require_scale, require_target_scale, shown
 from drago.oracles.tensors import working_dtype
+from drago.rows.tensor_ranks import Ranks
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +33,14 @@ def as_device(device: Any) -> torch.device:
     if missing.get(place.type, False):
         raise ValueError(f"device={shown(device)} was given, but torch finds no such device here.")
     return place
+
+
+def card_of_rank(place: torch.device) -> torch.device:
+    """The card of a rank of torchrun, where no other is named: the one of its local number."""
+    local = os.environ.get("LOCAL_RANK")
+    if place.type != "cuda" or place.index is not None or local is None:
+        return place
+    return torch.device("cuda", int(local) % torch.cuda.device_count())
 
 
 def from_numpy(values: Array) -> Tensor:
@@ -110,14 +120,28 @@ def check_target(y: Any, n: int, loss: Any, device: torch.device) -> Tensor:
     return vector
 
 
-def nominal_weights(sample_weight: Any, n: int, device: torch.device) -> tuple[Tensor, Any]:
-    """Weights with sum 1 of the rows that have some, and which these are; None for all of them."""
-    if sample_weight is None:
-        return torch.full((n,), 1.0 / n, dtype=working_dtype(device), device=device), None
+def check_weight(sample_weight: Any, n: int, device: torch.device) -> Tensor:
     weight = check_vector("sample_weight", sample_weight, n, device)
-    if not bool((weight >= 0).all()) or not bool((weight > 0).any()):
+    if not bool((weight >= 0).all()):
         raise ValueError("sample_weight must be nonnegative, and not 0 on all rows.")
-    weight = weight / weight.amax()
-    p = weight / weight.sum()
+    return weight
+
+
+def nominal_weights(
+    weight: Tensor | None, n: int, device: torch.device, ranks: Ranks | None = None
+) -> tuple[Tensor, Any]:
+    """Weights with sum 1 of the rows that have some, and which these are; None for all of them.
+
+    The sum is over the rows of all ranks, of which `n` are here.
+    """
+    ranks = Ranks(None, (n,)) if ranks is None else ranks
+    if weight is None:
+        kind = working_dtype(device)
+        return torch.full((n,), 1.0 / ranks.n_samples, dtype=kind, device=device), None
+    most = ranks.most(weight.amax())
+    if not bool(most > 0):
+        raise ValueError("sample_weight must be nonnegative, and not 0 on all rows.")
+    weight = weight / most
+    p = weight / ranks.sum(weight.sum())
     kept = p > 0
     return (p, None) if bool(kept.all()) else (p[kept], kept)

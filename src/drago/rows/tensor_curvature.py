@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from drago.rows.base import Evaluation, Gradient, Matrix
 from drago.rows.factor import Factor
@@ -37,7 +38,7 @@ class TensorCurvature(TensorVectors):
     def features(self, index: Tensor, intercept: bool) -> Tensor:
         """Rows of X in float64, with a last 1 for an intercept."""
         F = self.X.index_select(0, index).to(self.p.dtype)
-        return torch.nn.functional.pad(F, (0, 1), value=1.0) if intercept else F
+        return pad(F, (0, 1), value=1.0) if intercept else F
 
     def _parts(self, chosen: Chosen, width: int) -> list[slice]:
         """Places of a selection, as many at a time as memory likes."""
@@ -56,7 +57,7 @@ class TensorCurvature(TensorVectors):
             place = chosen.index[part]
             F = self.features(place, intercept)
             out.addmm_((F * weight[place, None]).T, F)
-        return to_host(out)
+        return to_host(self.ranks.sum(out))
 
     def responds(self, uncertainty: Any, n_outputs: int) -> bool:
         return uncertainty.is_capped and n_outputs == 1
@@ -75,6 +76,7 @@ class TensorCurvature(TensorVectors):
         # All move together: what they have in common is no move.
         along, mass = (rate * slopes) @ F, rate.sum()
         H = (F * (times * weight[place])[:, None]).T @ F
+        H, along, mass = self.ranks.sums(H, along, mass)
         return to_host(H - torch.outer(along, along / torch.where(mass > 0, mass, 1.0)))
 
     def hessian_rows(self, q: Tensor | None = None) -> int:
@@ -90,17 +92,28 @@ class TensorCurvature(TensorVectors):
         others are drawn by chance and count for those that were not. All rows count once where they
         are no more than these. No value is looked at.
         """
-        n = self.n_samples
-        if n <= size:
-            return torch.arange(n, device=self.device), torch.ones_like(weight)
+        if self.n_samples <= size:
+            return torch.arange(self.n_here, device=self.device), torch.ones_like(weight)
         sums = weight.cumsum(0)
-        share = sums[-1] / size
-        at = (torch.arange(size, device=self.device) + 0.5) * share
-        place = torch.searchsorted(sums, at).clamp_(max=n - 1)
+        at, share = self._draws(sums, size)
+        place = torch.searchsorted(sums, at).clamp_(max=self.n_here - 1)
         there = weight[place]
         copies = torch.searchsorted(place, place, right=True) - torch.searchsorted(place, place)
         rare = share / torch.where(there > 0, there, math.inf)
         return place, torch.where(there > share, 1.0 / copies, rare)
+
+    def _draws(self, sums: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Where in the sums of the weights here rows are drawn, and the distance of draws."""
+        rank, all_ranks = self.ranks.rank, self.ranks
+        if not all_ranks.is_alone:
+            last = sums[-1:] if self.n_here else sums.new_zeros(1)
+            sums = all_ranks.joined(last, (1,) * all_ranks.size).cumsum(0)
+        share = sums[-1] / size
+        at = (torch.arange(size, device=self.device) + 0.5) * share
+        if all_ranks.is_alone:
+            return at, share
+        before, end = pad(sums, (1, 0))[rank : rank + 2]
+        return at[(at >= before) & (at < end)] - before, share
 
     def factor(self, H: Matrix) -> Factor:
         is_large = self.device.type == "cuda" and H.shape[0] >= _LARGE_MATRIX
@@ -133,7 +146,7 @@ class TensorCurvature(TensorVectors):
                 for c in range(a, k):
                     moved = of_class * ((1.0 if a == c else 0.0) - pi[:, c])
                     H[a, c].addmm_((F * moved[:, None]).T, F)
-        found = to_host(H)
+        found = to_host(self.ranks.sum(H))
         for a in range(k):
             for c in range(a):
                 found[a, c] = found[c, a].T
@@ -147,7 +160,7 @@ class TensorCurvature(TensorVectors):
             place = chosen.index[part]
             pi = torch.softmax(raw[place], 1)
             out.addmm_((self.features(place, False) ** 2).T, q[place, None] * pi * (1.0 - pi))
-        return to_host(out)
+        return to_host(self.ranks.sum(out))
 
     def class_leverages(self, chosen: Chosen, inverse: Matrix, intercept: bool) -> Tensor:
         k, out = inverse.shape[0], self.p.new_zeros(chosen.index.shape[0])

@@ -11,7 +11,16 @@ from torch import Tensor
 from drago.terms.losses import Huber, Logistic, Loss, Multinomial, Squared
 
 
+def _as_is(values: Tensor) -> Tensor:
+    return values
+
+
 class _OnTensors:
+    """What the losses have in common.
+
+    `balance` takes the function that makes sums over all rows from those over the rows here.
+    """
+
     def evaluate_into(self, y: Any, raw: Any, losses: Any, dlosses: Any) -> None:
         found = self.evaluate(y, raw)
         losses.copy_(found[0])
@@ -32,9 +41,10 @@ class TensorSquared(_OnTensors, Squared):
     def second(self, y: Any, raw: Any) -> Any:
         return torch.ones_like(y)
 
-    def balance(self, y: Any, raw: Any, q: Any) -> tuple[Any, Any]:
+    def balance(self, y: Any, raw: Any, q: Any, summed: Any = _as_is) -> tuple[Any, Any]:
         residual = raw[:, 0] - y
-        mean = (q @ residual) / q.sum()
+        first, mass = summed(torch.stack([q @ residual, q.sum()]))
+        mean = first / mass
         return (residual - mean)[:, None], (0.5 * mean * mean).expand(y.shape[0])
 
 
@@ -49,10 +59,10 @@ class TensorHuber(_OnTensors, Huber):
     def second(self, y: Any, raw: Any) -> Any:
         return ((raw[:, 0] - y).abs() <= self.delta).to(y)
 
-    def balance(self, y: Any, raw: Any, q: Any) -> tuple[Any, Any]:
+    def balance(self, y: Any, raw: Any, q: Any, summed: Any = _as_is) -> tuple[Any, Any]:
         r = raw[:, 0] - y
         slopes = r.clamp(-self.delta, self.delta)
-        alpha = slopes * _balance(slopes, q)
+        alpha = slopes * _balance(slopes, q, summed)
         size, a = r.abs(), alpha.abs()
         beyond = (self.delta - a) * (size - 0.5 * (self.delta + a))
         young = torch.where(size > self.delta, beyond, 0.5 * (alpha - slopes) ** 2)
@@ -73,9 +83,9 @@ class TensorLogistic(_OnTensors, Logistic):
         e = torch.exp(-raw[:, 0].abs())
         return e / (1.0 + e) ** 2
 
-    def balance(self, y: Any, raw: Any, q: Any) -> tuple[Any, Any]:
+    def balance(self, y: Any, raw: Any, q: Any, summed: Any = _as_is) -> tuple[Any, Any]:
         losses, slopes = self.evaluate(y, raw)
-        scale = _balance(slopes[:, 0], q)
+        scale = _balance(slopes[:, 0], q, summed)
         alpha = slopes[:, 0] * scale
         a = alpha.abs()
         young = torch.xlogy(a, scale)
@@ -84,9 +94,9 @@ class TensorLogistic(_OnTensors, Logistic):
         return alpha[:, None], young.clamp(min=0.0)
 
 
-def _balance(slopes: Tensor, q: Tensor) -> Tensor:
+def _balance(slopes: Tensor, q: Tensor, summed: Any) -> Tensor:
     """Factors that shrink the slopes of the heavier sign until their weighted sum is 0."""
-    up, down = q @ slopes.clamp(min=0.0), q @ (-slopes).clamp(min=0.0)
+    up, down = summed(torch.stack([q @ slopes.clamp(min=0.0), q @ (-slopes).clamp(min=0.0)]))
     for_up = torch.where(up > down, down / up, 1.0)
     for_down = torch.where(down > up, up / down, 1.0)
     return torch.where(slopes > 0, for_up, torch.where(slopes < 0, for_down, 1.0))
@@ -110,12 +120,13 @@ class TensorMultinomial(_OnTensors, Multinomial):
     def probabilities(self, raw: Any) -> Any:
         return torch.softmax(raw, 1)
 
-    def balance(self, y: Any, raw: Any, q: Any) -> tuple[Any, Any]:
+    def balance(self, y: Any, raw: Any, q: Any, summed: Any = _as_is) -> tuple[Any, Any]:
         mass = torch.zeros(raw.shape[1], dtype=raw.dtype, device=raw.device).index_add(0, y, q)
+        mass = summed(mass)
         there = mass > 0
         inside = torch.where(there, raw, -math.inf)
         restricted = torch.softmax(inside, 1)
-        mean = q @ restricted
+        mean = summed(q @ restricted)
         keep = torch.where(there, mass / mean, math.inf).amin().clamp(max=1.0)
         rest = ((mass - keep * mean) / (1.0 - keep)).clamp(min=0.0)
         mixed = keep * restricted + (1.0 - keep) * torch.where(there, rest, 0.0)

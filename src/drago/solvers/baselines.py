@@ -73,7 +73,7 @@ class SGD(Method):
     """Settings of stochastic gradient descent on minibatches (Levy et al. 2020).
 
     On a batch B, drawn without replacement, ``q = argmax over q in Q_B of <l_B(w), q> - nu D`` on
-    its |B| rows, and ``w <- w - eta (sum_B q_i grad l_i(w) + mu w)``. The robust loss of a batch is
+    its rows, and ``w <- w - eta (sum_B q_i grad l_i(w) + mu w)``. The robust loss of a batch is
     not that of the data, so the method ends at a distance that falls with the batch size only.
 
     Parameters
@@ -81,6 +81,16 @@ class SGD(Method):
     step_size : float or "auto"
         The eta of the formula.
     batch_size : int
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> problem = drago.DROProblem(X, X[:, 0], shift_cost=1.0, l2_reg=0.1)
+    >>> result = drago.solve(problem, drago.SGD(step_size=0.01), tol=0.5)
+    >>> result.rel_gap <= 0.5
+    True
     """
 
     step_size: float | str = "auto"
@@ -118,6 +128,15 @@ class LSVRG(Method):
     ----------
     step_size : float or "auto"
         The eta of the formula.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> problem = drago.DROProblem(X, X[:, 0], shift_cost=1.0, l2_reg=0.1)
+    >>> drago.solve(problem, drago.LSVRG(step_size=0.01), tol=1e-2).rel_gap <= 1e-2
+    True
     """
 
     step_size: float | str = "auto"
@@ -149,6 +168,15 @@ class Prospect(Method):
     ----------
     step_size : float or "auto"
         The eta of the formula.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> problem = drago.DROProblem(X, X[:, 0], shift_cost=1.0, l2_reg=0.1)
+    >>> drago.solve(problem, drago.Prospect(step_size=0.01), tol=1e-2).rel_gap <= 1e-2
+    True
     """
 
     step_size: float | str = "auto"

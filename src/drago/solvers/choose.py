@@ -93,10 +93,14 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         where = where if problem.rows.is_linear else "for a model that is not linear"
         if _is_for_newton_on_device(problem):
             return Newton(), (IN_METRIC, LBFGS()), f"auto took newton, {where}; "
-        return IN_METRIC, (*_newton(problem), LBFGS()), f"auto took lbfgs in a metric, {where}; "
+        return (
+            IN_METRIC,
+            (*_newton(problem), LBFGS()),
+            f"auto took lbfgs with scaled steps, {where}; ",
+        )
     unknowns = n_unknowns(problem)
     if class_descent.is_for(problem):
-        why = f"auto took lbfgs in a metric, for {problem.n_outputs} classes; "
+        why = f"auto took lbfgs with scaled steps, for {problem.n_outputs} classes; "
         return IN_METRIC, (*_newton(problem), LBFGS()), why
     if _is_for_newton(problem):
         why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
@@ -112,7 +116,7 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
         return LBFGS(), () if users else (IN_METRIC,), why
     others = () if users else (*_newton(problem), LBFGS())
-    return IN_METRIC, others, "auto took lbfgs in a metric, the fastest on most problems; "
+    return IN_METRIC, others, "auto took lbfgs with scaled steps, the fastest on most problems; "
 
 
 def _newton(problem: DROProblem) -> tuple[Method, ...]:

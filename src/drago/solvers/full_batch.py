@@ -35,6 +35,13 @@ class GradientDescent(Method):
     ``w <- Proj_W(w - eta (sum_i q_i grad l_i(w) + mu w))`` with the exact weights q and eta by
     backtracking. For shift_cost = 0, where P has kinks, the subgradient method: steps of length
     ``R / sqrt(t)``, R from a first line search.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=1.0, l2_reg=0.1)
+    >>> drago.solve(problem, drago.GradientDescent()).rel_gap <= 1e-4
+    True
     """
 
     name = "gd"
@@ -168,6 +175,15 @@ class AGOG(Method):
     with ``c = sqrt(3 + sqrt 3)`` and the Lipschitz constant L of H, which is measured on the way;
     the next epoch starts at z_ag. The projection onto Q is the dual oracle. It takes the chi2
     divergence, whose gradient is Lipschitz, l2_reg > 0, shift_cost > 0, and no intercept.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(50, 2))
+    >>> problem = drago.DROProblem(X, X[:, 0], loss="huber", shift_cost=1.0, l2_reg=0.1)
+    >>> drago.solve(problem, drago.AGOG(), tol=1e-2).rel_gap <= 1e-2
+    True
     """
 
     name = "agog"

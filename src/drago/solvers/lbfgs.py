@@ -45,9 +45,17 @@ class LBFGS(Method):
     memory : int
         Pairs of steps and gradient changes that are kept.
     metric : {"euclidean", "auto", "diagonal", "full"}
-        The norm in which it moves (`drago.metric`).
+        How the length of steps is measured: plainly, or by the curvature of the data ("diagonal"
+        or "full", "auto" by the number of features), which takes fewer steps.
     progressive : bool
         Whether large problems are first solved on a part of their rows, to start from there.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> drago.solve(problem, drago.LBFGS(metric="auto", progressive=True)).solver
+    'lbfgs'
     """
 
     memory: int = 20
@@ -424,7 +432,7 @@ class _LineSearchRun(_LBFGSRun):
         arrays |= {"metric.eigenvalues": metric.eigenvalues, **memory.state()}
         arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         vectors = {"raw": ev.raw, "losses": ev.losses, "dlosses": ev.dlosses, "q": here.q}
-        arrays |= {name: rows.export(vector) for name, vector in vectors.items()}
+        arrays |= {name: rows.saved(vector) for name, vector in vectors.items()}
         if metric.basis is not None:
             arrays["metric.basis"] = metric.basis
         return arrays, {
@@ -455,7 +463,7 @@ class _LineSearchRun(_LBFGSRun):
         self._move_in(self.loop.metric)
         rows = self.problem.rows
         raw, losses, dlosses, q = (
-            rows.imported(arrays[name]) for name in ("raw", "losses", "dlosses", "q")
+            rows.restored(arrays[name]) for name in ("raw", "losses", "dlosses", "q")
         )
         self.last = _TriedPoint(
             settings["value"],

@@ -64,7 +64,15 @@ _CHEAP = 2.0
 
 @dataclass(frozen=True)
 class Newton(Method):
-    """Settings of the Newton method; it has none."""
+    """Settings of the Newton method; it has none.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> drago.solve(problem, drago.Newton(), tol=1e-10).rel_gap <= 1e-10
+    True
+    """
 
     name = "newton"
     needs = ("responses",)

@@ -75,6 +75,7 @@ def solve(
     n_threads: int | None = None,
     verbose: int = 0,
     device: Any = None,
+    process_group: Any = None,
 ) -> SolverResult:
     """Solve a problem to a certified relative gap.
 
@@ -83,8 +84,8 @@ def solve(
     problem : DROProblem
     solver : str or a settings object, such as `drago.Drago()`
         "auto", "drago", "lbfgs", "newton", "gd", "agog", "sgd", "lsvrg" or "prospect". "auto" takes
-        what was the fastest on a grid of problems, mostly L-BFGS in a metric (`choose`); the
-        result's message says what and why.
+        what was fastest on similar problems, mostly L-BFGS whose steps are scaled by the shape of
+        the data, or Newton's method on small data; the result's message says what and why.
     tol : float >= 0
         Certified relative gap at which to stop: an upper bound on
         ``(P(w) - P*) / (P_0 - P*)``, with ``P_0`` the objective at w = 0. For losses that are not
@@ -93,9 +94,9 @@ def solve(
     time_limit : float, optional
         Seconds, the time of compilation on a device included: solve twice there.
     time_spent : float
-        How many of them are gone already: what an estimator did before.
+        Seconds of `time_limit` that are spent already, as by an estimator before it solves.
     random_state : int
-        Seed for the methods that draw; the same seed gives the same answer.
+        Seed of the methods that use random numbers; the same seed gives the same answer.
     callback : callable, optional
         Called with a `Progress` at each certificate; a true return value stops the solve.
     warm_start : SolverResult, array or (coef, intercept), optional
@@ -103,7 +104,7 @@ def solve(
         too, where they lie in the problem's set.
     checkpoint : str or path, optional
         A file to which the solve is saved as it goes on, and from which it is resumed when it is
-        there: bit for bit, whatever ended it. `Drago` can be resumed, and `LBFGS` in a metric,
+        there: bit for bit, whatever ended it. `Drago` can be resumed, and `LBFGS` with a `metric`,
         without a box or many classes. Their own iterations are saved: until the first of them is,
         a start on a part of the rows is done again, and so is a finish by another method.
     checkpoint_every : float
@@ -117,17 +118,30 @@ def solve(
         between: a bar where the standard error is a terminal and rich is installed, else a line
         every ten seconds.
     device : None or a device of torch, such as "cuda", "mps" or "cpu"
-        None is compiled code on arrays, or for a problem made of tensors the device where they are.
-        On a device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog" (docs/torch.md).
+        None is the processor, with compiled code, or the device of a problem that is made of
+        tensors. On a device there are the solvers "auto", "drago", "lbfgs", "gd" and "agog".
+    process_group : process group, None or False
+        With a device: whose ranks share the rows (docs/torchrun.md). Every rank has the problem of
+        all rows, and solves its share. None is the default group where torch.distributed is
+        initialised, False this process alone. A problem made of tensors has its own group.
 
     Returns
     -------
     SolverResult
         Whatever the status, the best certified point. `KeyboardInterrupt` ends the solve and
         returns it too, with status ``interrupted``.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X, y = np.eye(3), np.array([1.0, 2.0, 6.0])
+    >>> problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.5), shift_cost=0.1, l2_reg=0.1)
+    >>> result = drago.solve(problem, tol=1e-8)
+    >>> result.coef.round(2)
+    array([0.49, 1.41, 5.22])
     """
     began = time.perf_counter()
-    problem = _on_device(check_problem(problem), device)
+    problem = _on_device(check_problem(problem), device, process_group)
     tol = check_number("tol", tol, low=0)
     if max_iter is not None:
         max_iter = check_integer("max_iter", max_iter, low=1)
@@ -159,20 +173,21 @@ def solve(
     verbose = check_integer("verbose", verbose, low=0)
     checkpoints = None
     if checkpoint is not None:
-        if not problem.rows.is_on_host:
-            raise ValueError("a solve on a device cannot be resumed yet: give no checkpoint.")
         if not method.resumes(problem):
+            where = "solver='drago', " if problem.rows.is_on_host else ""
             raise ValueError(
-                f"solver {method.name!r} cannot be resumed: give solver='drago', "
-                "LBFGS(metric='auto') without a box or many classes, or no checkpoint."
+                f"solver {method.name!r} cannot be resumed{'' if where else ' on a device'}: give "
+                f"{where}LBFGS(metric='auto') without a box or many classes, or no checkpoint."
             )
         every = check_number("checkpoint_every", checkpoint_every, low=0)
-        checkpoints = Checkpoints(checkpoint, every)
+        checkpoints = Checkpoints(checkpoint, every, problem.rows.is_first)
     start = None if warm_start is None else as_start(warm_start, problem)
     spent = time_spent + time.perf_counter() - began
     left = None if time_limit is None else max(time_limit - spent, 0.0)
     telling: AbstractContextManager[Any] = nullcontext(callback)
-    if verbose:
+    if verbose and not problem.rows.is_first:
+        telling = nullcontext(callback or _silent)  # the first of several processes reports
+    elif verbose:
         telling = narrated(callback, problem.n_samples, left)
     with telling as told:
         loop = Loop(
@@ -197,8 +212,10 @@ def as_start(warm_start: Any, problem: DROProblem) -> Start:
     q = None
     if isinstance(warm_start, SolverResult):
         coef, intercept = warm_start.coef, warm_start.intercept
-        if tuple(warm_start.dual_weights.shape) == (problem.n_samples,):
-            given = problem.rows.enter("dual_weights", warm_start.dual_weights)
+        rows = problem.rows
+        is_other = tuple(warm_start.dual_weights.shape) != (rows.n_given,)
+        if not rows.is_any(is_other):
+            given = rows.enter("dual_weights", warm_start.dual_weights)
             q = given if _are_weights(given, problem) else None
     elif isinstance(warm_start, tuple) and len(warm_start) == 2:
         coef, intercept = warm_start
@@ -217,6 +234,17 @@ def _are_weights(q: Any, problem: DROProblem) -> bool:
     return bool(problem.violation(q) <= FEASIBILITY)
 
 
-def _on_device(problem: DROProblem, device: Any) -> DROProblem:
+def _on_device(problem: DROProblem, device: Any, process_group: Any) -> DROProblem:
     """The problem with its rows on a device, where one is given."""
-    return problem if device is None else problem.moved(device)
+    if device is not None:
+        return problem.moved(device, process_group)
+    if process_group and problem.rows.is_on_host:
+        raise ValueError(
+            "process_group was given without a device: give device='cuda' or 'cpu', where the "
+            "ranks put their shares of the rows."
+        )
+    return problem
+
+
+def _silent(progress: Progress) -> bool:
+    return False

@@ -86,6 +86,16 @@ def tune(
     ------
     ValueError
         If every step size of the grid diverges.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 2))
+    >>> problem = drago.DROProblem(X, X[:, 0], shift_cost=1.0, l2_reg=0.1)
+    >>> tuning = drago.tune(problem, "sgd", grid=[1e-3, 1e-2], seeds=[0], n_passes=5)
+    >>> tuning.step_size
+    0.01
     """
     check_problem(problem)
     method = as_method(solver)

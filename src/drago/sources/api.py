@@ -123,6 +123,19 @@ def read_parquet(
     Returns
     -------
     Source
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import pyarrow as pa
+    >>> import pyarrow.parquet as pq
+    >>> import drago
+    >>> path = os.path.join(tempfile.mkdtemp(), "rows.parquet")
+    >>> table = {"x": [0.0, 1.0, 2.0], "colour": ["red", "green", "red"], "y": [1.0, 2.0, 6.0]}
+    >>> pq.write_table(pa.table(table), path)
+    >>> source = drago.read_parquet(path, target="y")
+    >>> drago.DRORegressor().fit(source).feature_names_in_.tolist()
+    ['x', 'colour=green', 'colour=red']
     """
     return _of_table(
         *parquet_dataset(path),
@@ -169,6 +182,14 @@ def from_arrow(
     Returns
     -------
     Source
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import drago
+    >>> table = pa.table({"x": [0.0, 1.0, 2.0], "y": [1.0, 2.0, 6.0]})
+    >>> drago.DROProblem(drago.from_arrow(table, target="y")).n_samples
+    3
     """
     return _of_table(
         *arrow_dataset(data),

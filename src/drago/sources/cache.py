@@ -29,7 +29,14 @@ _ERRNO = {28: _FULL, 122: "the disk quota is spent", 27: "files may not become t
 
 
 class CacheError(OSError):
-    """The blocks of a source cannot be written to their folder."""
+    """The blocks of a source cannot be written to their folder.
+
+    Examples
+    --------
+    >>> import drago
+    >>> issubclass(drago.CacheError, OSError)
+    True
+    """
 
 
 class _DamagedError(ValueError):

@@ -59,6 +59,15 @@ class Source:
         Leave the blocks there for the next process.
     memory_limit : int, str or None
         Bytes, or text such as "4GB"; None is a third of what the machine or its control group has.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> source = drago.from_arrays(np.eye(4), [1.0, 2.0, 6.0, 3.0], standardize=True)
+    >>> source.sample(2, random_state=0).X.shape
+    (2, 4)
+    >>> drago.DRORegressor().fit(source).coef_.shape
+    (4,)
     """
 
     def __init__(

@@ -82,6 +82,12 @@ class Box(Constraint):
     Parameters
     ----------
     low, high : float or array of shape (n_features,)
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> drago.Box(0.0, [1.0, 2.0]).project(np.array([-1.0, 5.0]))
+    array([0., 2.])
     """
 
     has_bounds = True
@@ -142,7 +148,16 @@ class Box(Constraint):
 
 
 class NonNegative(Box):
-    """``w >= 0``."""
+    """``w >= 0``.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> X, y = np.eye(2), np.array([1.0, -1.0])
+    >>> model = drago.DRORegressor(constraint=drago.NonNegative(), fit_intercept=False)
+    >>> float(model.fit(X, y).coef_[1])
+    0.0
+    """
 
     def __init__(self) -> None:
         super().__init__(0.0, np.inf)
@@ -157,6 +172,12 @@ class L2Ball(Constraint):
     Parameters
     ----------
     radius : float > 0
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> drago.L2Ball(1.0).project(np.array([3.0, 4.0]))
+    array([0.6, 0.8])
     """
 
     radius: float

@@ -85,7 +85,18 @@ def _pair(q: npt.ArrayLike, p: npt.ArrayLike) -> tuple[Vector, Vector]:
 
 
 class Chi2(Divergence):
-    """``D(q || p) = 1/2 sum_i (q_i - p_i)^2 / p_i``, ``Omega(q) = 1/2 sum_i q_i^2 / p_i``."""
+    """Squared relative changes: ``D(q || p) = 1/2 sum_i (q_i - p_i)^2 / p_i``.
+
+    With ``Omega(q) = 1/2 sum_i q_i^2 / p_i``. Weights can become 0.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((2, 1)), [0.0, 0.0], uncertainty="simplex",
+    ...                            divergence=drago.Chi2(), shift_cost=1.0)
+    >>> problem.worst_case_weights(np.array([0.0, 2.0]))  # a row may end at 0
+    array([0., 1.])
+    """
 
     name, code, is_chi2 = "chi2", 0, True
 
@@ -106,7 +117,18 @@ class Chi2(Divergence):
 
 
 class KL(Divergence):
-    """``D(q || p) = Omega(q) = sum_i q_i log(q_i / p_i)``."""
+    """The relative entropy ``D(q || p) = Omega(q) = sum_i q_i log(q_i / p_i)``.
+
+    No weight becomes 0.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((2, 1)), [0.0, 0.0], uncertainty="simplex",
+    ...                            divergence=drago.KL(), shift_cost=1.0)
+    >>> problem.worst_case_weights(np.array([0.0, 2.0])).round(3)  # every row keeps some weight
+    array([0.119, 0.881])
+    """
 
     name, code, is_steep = "kl", 1, True
 

@@ -229,7 +229,15 @@ def shrink_heavier(slopes: Vector, sums: Vector) -> tuple[Vector, Vector]:
 
 
 class Squared(_Regression):
-    """``1/2 (z - y)^2``."""
+    """Half the squared error, ``1/2 (z - y)^2``, with the prediction z.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> losses, slopes = drago.Squared().evaluate(np.array([1.0, 1.0]), np.array([[1.0], [3.0]]))
+    >>> losses
+    array([0., 2.])
+    """
 
     name, code, curvature, concordance = "squared", 0, 1.0, 0.0
     quadratic_within = np.inf
@@ -248,12 +256,21 @@ class Squared(_Regression):
 
 
 class Huber(_Regression):
-    """``1/2 r^2`` for ``|r| <= delta``, ``delta (|r| - delta/2)`` beyond.
+    """Squared for small errors ``r = z - y``, linear for large ones.
+
+    ``1/2 r^2`` for ``|r| <= delta``, ``delta (|r| - delta/2)`` beyond.
 
     Parameters
     ----------
     delta : float > 0
         Where the loss turns from quadratic to linear, in the unit of the target.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> y, raw = np.zeros(3), np.array([[0.5], [1.0], [4.0]])
+    >>> drago.Huber(delta=1.0).evaluate(y, raw)[0]
+    array([0.125, 0.5  , 3.5  ])
     """
 
     name, code, curvature = "huber", 1, 1.0
@@ -292,7 +309,15 @@ class Huber(_Regression):
 
 
 class Logistic(_SingleOutput):
-    """``log(1 + exp(-z))`` for y = 1, ``log(1 + exp(z))`` for y = 0."""
+    """The log loss of two classes: ``log(1 + exp(-z))`` for y = 1, ``log(1 + exp(z))`` for y = 0.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> y, raw = np.array([1.0, 0.0]), np.array([[2.0], [2.0]])
+    >>> drago.Logistic().evaluate(y, raw)[0].round(3)
+    array([0.127, 2.127])
+    """
 
     name, code = "logistic", 2
     curvature, lipschitz, concordance = 0.25, 1.0, 1.0
@@ -329,7 +354,14 @@ class Logistic(_SingleOutput):
 
 
 class Multinomial(_Compiled):
-    """``log sum_c exp(z_c) - z_y``."""
+    """The log loss of several classes, ``log sum_c exp(z_c) - z_y``.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> drago.Multinomial().evaluate(np.array([2]), np.array([[2.0, 0.0, 0.0]]))[0].round(2)
+    array([2.24])
+    """
 
     name, code, curvature, lipschitz = "multinomial", 3, 0.5, float(np.sqrt(2.0))
     is_classification = has_class_hessian = True

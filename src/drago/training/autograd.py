@@ -15,7 +15,7 @@ from drago._validation import check_groups, check_integer, check_number, check_o
 from drago.oracles.tensors import working_dtype
 from drago.problem import DROProblem
 from drago.rows.base import Evaluation, Gradient, Visit
-from drago.rows.tensor_checks import as_device, nominal_weights, on_host
+from drago.rows.tensor_checks import as_device, check_weight, nominal_weights, on_host
 from drago.rows.tensors import to_host
 from drago.terms.losses import Loss
 from drago.training.flat import FlatModel
@@ -179,7 +179,8 @@ class AutogradProblem(DROProblem):
         """The rows with nominal weights and groups; those of weight 0 are dropped."""
         n, device = flat.n, flat.device
         labels = None if groups is None else check_groups(on_host(groups), n)
-        p, kept = nominal_weights(sample_weight, n, device)
+        weight = None if sample_weight is None else check_weight(sample_weight, n, device)
+        p, kept = nominal_weights(weight, n, device)
         if kept is not None:
             self._kept = on_host(kept)
             flat = flat.on_rows(kept)
@@ -357,8 +358,8 @@ class AutogradProblem(DROProblem):
 
     # ------------------------------------------------------------------------ smaller relatives
 
-    def moved(self, device: Any) -> DROProblem:
-        """The same problem on another device."""
+    def moved(self, device: Any, process_group: Any = None) -> DROProblem:
+        """The same problem on another device; its rows are those of this process."""
         place = as_device(device)
         here = self.device
         if here.type == place.type and place.index in (None, here.index):

@@ -116,6 +116,17 @@ class RobustLoss(nn.Module):
     ----------
     .. [1] D. Levy, Y. Carmon, J. C. Duchi and A. Sidford, "Large-Scale Methods for Distributionally
        Robust Optimization", NeurIPS 2020.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from drago import CVaR
+    >>> from drago.torch_engine import RobustLoss
+    >>> losses = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    >>> value = RobustLoss(CVaR(0.5), shift_cost=0.0)(losses)
+    >>> value.backward()
+    >>> value.item(), losses.grad.tolist()
+    (3.5, [0.0, 0.0, 0.5, 0.5])
     """
 
     def __init__(

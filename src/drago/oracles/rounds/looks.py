@@ -211,7 +211,7 @@ def tied(part: Any, u: np.ndarray, greatest: float) -> float:
 def tilt_sums(
     part: Any, u: np.ndarray, centre: float, offset: float, theta: float, near: bool
 ) -> np.ndarray:
-    """What `drago.oracles.rounds.tilt.divergence_at` is made of."""
+    """A part's share of `drago.oracles.rounds.tilt.Tilt.sums`."""
     out = np.zeros(3)
     for some, p in few([(u, part.p)]):
         assert p is not None

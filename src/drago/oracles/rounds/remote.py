@@ -9,6 +9,7 @@ next rounds ask for sums at several thresholds at once, until the rows between t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from drago.oracles.rounds.arrays import (
 from drago.oracles.rounds.looks import Look, Spec
 from drago.oracles.rounds.oracle import SearchOracle
 from drago.oracles.rounds.rows import Place, Rows
-from drago.oracles.rounds.tilt import _SMALL, divergence_at, is_near, price_in_ball
+from drago.oracles.rounds.tilt import Tilt, price_in_ball
 from drago.terms.uncertainty.base import price
 
 # Thresholds of a round, and rounds at most: only rounding could take more.
@@ -276,11 +277,11 @@ def _tighter(model: Rows, low: Place, high: Place, there: Place) -> tuple[Place,
     return (low, there) if there.ref <= high.ref else (low, high)
 
 
-class _RemoteLosses:
-    """What `price_in_ball` asks of the losses, by rounds over the parts."""
+class _RemoteLosses(Tilt):
+    """Those of rows elsewhere, by rounds over the parts."""
 
     def __init__(self, rows: Any, u: RowVector, radius: float) -> None:
-        self.rows, self.u, self.is_small = rows, u, radius < _SMALL
+        self.rows, self.u, self.is_small = rows, u, radius < self.SMALL
         shadow = rows.shadow(u)
         about = 0.0 if shadow is None else float(np.dot(rows.witness.p, shadow))
         greatest, mass, first = zip(*rows.told(looks.middle, u, about))
@@ -292,11 +293,10 @@ class _RemoteLosses:
     def tied(self) -> float:
         return float(sum(self.rows.told(looks.tied, self.u, self.top)))
 
-    def at(self, theta: float) -> tuple[float, float]:
-        near = is_near(self.is_small, theta, self.top - self.centre)
+    def sums(self, theta: float, near: bool) -> Sequence[float]:
         about = (self.centre, self.offset) if near else (self.top, 0.0)
         told = self.rows.told(looks.tilt_sums, self.u, *about, theta, near)
-        return divergence_at(theta, near, *np.sum(told, axis=0).tolist())
+        return np.sum(told, axis=0).tolist()
 
 
 class WholeVectorOracle(AtomOracle):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,49 @@ class Tilted(NamedTuple):
     effective: float
 
 
-class _Losses:
-    """The rows, and their sums at any theta."""
+class Tilt:
+    """Losses, and their sums at any theta.
+
+    Attributes
+    ----------
+    top, centre, offset : float
+        The greatest loss, about the mean, and what rounding leaves of that.
+    variance : float
+    is_small : bool
+        Whether the radius is.
+    """
+
+    SMALL = _SMALL
+    top: float
+    centre: float
+    offset: float
+    variance: float
+    is_small: bool
+
+    def tied(self) -> float:
+        """The weight of the greatest loss."""
+        raise NotImplementedError
+
+    def sums(self, theta: float, near: bool) -> Sequence[float]:
+        """The sums of ``p e``, ``p e d`` and ``p e d^2``, with ``e = exp(theta d)``.
+
+        d is the distance of a loss to the top. Where `near`, it is that to the mean, and the first
+        two sums have ``e - 1 - theta d`` and ``e - 1`` for e: tiny divergences keep their digits.
+        """
+        raise NotImplementedError
+
+    def at(self, theta: float) -> tuple[float, float]:
+        """The divergence at theta, and the variance of the losses under its weights."""
+        near = self.is_small and theta * (self.top - self.centre) < _NEAR
+        total, first, second = self.sums(theta, near)
+        mass = 1.0 + total if near else total
+        mean = first / mass
+        spent = theta * mean - (math.log1p(total) if near else math.log(total))
+        return spent, max(second / mass - mean * mean, 0.0)
+
+
+class _Losses(Tilt):
+    """The losses of rows in parts."""
 
     def __init__(self, parts: Sequence[Part], radius: float) -> None:
         self.parts, self.is_small = parts, radius < _SMALL
@@ -50,44 +91,26 @@ class _Losses:
         return (u - self.centre) - self.offset
 
     def tied(self) -> float:
-        """The weight of the greatest loss."""
         return self._sum(lambda u: (u == self.top).astype(np.float64))
 
-    def at(self, theta: float) -> tuple[float, float]:
-        """The divergence at theta, and the variance of the losses under its weights."""
-        near = is_near(self.is_small, theta, self.top - self.centre)
+    def sums(self, theta: float, near: bool) -> Sequence[float]:
         sums = np.zeros(3)
         for u, p in few(self.parts):
             d = self._apart(u) if near else u - self.top
             sums += [self._weighted(terms, p) for terms in tilt_terms(d, theta, near)]
-        return divergence_at(theta, near, *sums.tolist())
-
-
-def is_near(is_small: bool, theta: float, reach: float) -> bool:
-    """Whether sums are taken from the mean, and not from the greatest loss."""
-    return is_small and theta * reach < _NEAR
+        return sums.tolist()
 
 
 def tilt_terms(
     d: np.ndarray, theta: float, near: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `divergence_at` takes the sums of, from losses less their mean or the greatest."""
+    """What `Tilt.sums` are the sums of, from losses less their mean or the greatest."""
     if near:  # differences to 1, without the 1: tiny divergences keep their digits
         x = theta * d
         e = np.expm1(x)
         return e - x, e * d, (e + 1.0) * d * d
     e = np.exp(np.maximum(theta * d, FAINT))
     return e, e * d, e * d * d
-
-
-def divergence_at(
-    theta: float, near: bool, total: float, first: float, second: float
-) -> tuple[float, float]:
-    """The divergence at theta, and the variance of the losses under its weights."""
-    mass = 1.0 + total if near else total
-    mean = first / mass
-    spent = theta * mean - (math.log1p(total) if near else math.log(total))
-    return spent, max(second / mass - mean * mean, 0.0)
 
 
 def kl_ball(
@@ -107,13 +130,11 @@ def kl_ball(
     return Tilted(search_parts(kind, parts, effective, math.inf, None, room).q, effective)
 
 
-def price_in_ball(losses: Any, c: float, radius: float, theta: float) -> float:
-    """What the losses are divided by: the price and the multiplier of the radius; 0 for a vertex.
+def price_in_ball(losses: Tilt, c: float, radius: float, theta: float) -> float:
+    """``c + lambda`` of a KL ball: what the losses are divided by; 0 for a vertex.
 
     Parameters
     ----------
-    losses : object
-        With ``variance``, ``tied()`` and ``at(theta)``, as those of `kl_ball`.
     theta : float
         Where to start, or NaN.
     """

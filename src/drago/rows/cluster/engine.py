@@ -22,7 +22,14 @@ _TASKS_PER_THREAD = 2
 
 
 class ClusterError(RuntimeError):
-    """The cluster cannot go on: its scheduler or all of its workers are gone, or it gave up."""
+    """The cluster cannot go on: its scheduler or all of its workers are gone, or it gave up.
+
+    Examples
+    --------
+    >>> import drago
+    >>> issubclass(drago.ClusterError, RuntimeError)
+    True
+    """
 
 
 class Engine:

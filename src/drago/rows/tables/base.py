@@ -42,6 +42,8 @@ class Tables:
         Rows of each block.
     xp : module
         NumPy or torch, for what is done with small arrays.
+    oracle : dual oracle
+        Finds the weights of the iterations; that of the estimates is another one.
     ring : small array of shape (M, ...)
         The last M points, which the iterations keep, for tables that go back to them.
     seen, again : int
@@ -53,6 +55,8 @@ class Tables:
     sizes: list[int]
     xp: Any = np
     ring: Small
+    oracle: Any
+    _estimator: Any
     seen: int = 0
     again: int = 0
 
@@ -162,8 +166,9 @@ class Tables:
 
         May be set.
         """
-        raise NotImplementedError
+        searches = {"oracle": self.oracle.memory, "estimator": self._estimator.memory}
+        return {**searches, "unsettled": {}}
 
     @memories.setter
     def memories(self, memories: dict[str, dict[str, float]]) -> None:
-        raise NotImplementedError
+        self.oracle.memory, self._estimator.memory = memories["oracle"], memories["estimator"]

@@ -257,12 +257,3 @@ class FileTables(Tables):
         for name in self.names:
             if name not in ("q", "mirror"):
                 self._put(getattr(self, name), state[name])
-
-    @property
-    def memories(self) -> dict[str, dict[str, float]]:
-        searches = {"oracle": self.oracle.memory, "estimator": self._estimator.memory}
-        return {**searches, "unsettled": {}}
-
-    @memories.setter
-    def memories(self, memories: dict[str, dict[str, float]]) -> None:
-        self.oracle.memory, self._estimator.memory = memories["oracle"], memories["estimator"]

@@ -110,15 +110,6 @@ class PartTables(Tables):
         for part, vectors in zip(self.parts, parts):
             part.restore(dict(zip(state, vectors)), known)
 
-    @property
-    def memories(self) -> dict[str, dict[str, float]]:
-        searches = {"oracle": self.oracle.memory, "estimator": self._estimator.memory}
-        return {**searches, "unsettled": {}}
-
-    @memories.setter
-    def memories(self, memories: dict[str, dict[str, float]]) -> None:
-        self.oracle.memory, self._estimator.memory = memories["oracle"], memories["estimator"]
-
 
 def _sum(found: list[tuple[Small, Small]]) -> tuple[Small, Small]:
     """Sums over the parts, in w and b, in their order."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,10 +19,10 @@ def theory_step(problem: DROProblem, m: int) -> float:
     tiny = np.finfo(float).tiny
     step = min(
         1.0 / (32.0 * m),
-        problem.mu / (24.0 * np.e * max(problem.smoothness * problem.kappa_q, tiny)),
+        problem.mu / (24.0 * math.e * max(problem.smoothness * problem.kappa_q, tiny)),
     )
     if problem.kappa_q > 1:  # otherwise the weights cannot move
-        coupling = 36.0 * np.e**2 * m * max(problem.lipschitz, tiny)
+        coupling = 36.0 * math.e**2 * m * max(problem.lipschitz, tiny)
         step = min(step, np.sqrt(problem.mu * nu) / coupling)
     return 0.25 * step
 

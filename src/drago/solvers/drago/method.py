@@ -50,7 +50,8 @@ class Drago(Method):
         the steps cannot be learnt (see `step_size`); one too of somewhat larger data with squared
         or Huber losses, where the iterations are compiled (`drago.solvers.drago.one_block`).
     metric : {"auto", "euclidean", "diagonal", "full"}
-        The norm of the primal steps (`drago.metric`); "euclidean" is the paper's.
+        How the length of the primal steps is measured: "euclidean", as in the paper, or by the
+        curvature of the data, so that one step size serves every scaling of the features.
     start : {"stationary", "paper"}
         "stationary" runs the recursions as if from long ago, ``A_{t-1}/a_t = 1/alpha``, from the
         exact weights at the starting point; "paper" is ``A_0 = 0`` from the nominal weights.
@@ -82,6 +83,13 @@ class Drago(Method):
 
     With primal="support" and with `refresh` the method is no longer Algorithm 1: the primal
     gradient has no noise, and at a refreshment the weights are set to the exact ones.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.eye(3), [1.0, 2.0, 6.0], shift_cost=0.1)
+    >>> drago.solve(problem, drago.Drago(metric="euclidean", finish="none")).solver
+    'drago'
     """
 
     step_size: float | str = "auto"
@@ -99,6 +107,10 @@ class Drago(Method):
     needs = ("tables",)
     can_resume = has_threads = True
     layout = 6  # of what is saved: a checkpoint with another one is refused
+
+    def resumes(self, problem: DROProblem) -> bool:
+        """Its tables are saved where they are arrays."""
+        return problem.rows.is_on_host
 
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):

@@ -250,7 +250,7 @@ class Run:
             return UnregularisedSteps(
                 m,
                 self._strong_convexity(),
-                12.0 * np.e * problem.kappa_q * smooth / slack,
+                12.0 * math.e * problem.kappa_q * smooth / slack,
                 32.0 * lipschitz / slack,
             )
         if settings.step_size == "auto":

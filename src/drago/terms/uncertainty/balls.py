@@ -36,11 +36,21 @@ class _Ball(UncertaintySet):
 
 
 class Chi2Ball(_Ball):
-    """All ``q`` with ``1/2 sum_i (q_i - p_i)^2 / p_i <= radius``.
+    """Weights within a chi2 distance: ``1/2 sum_i (q_i - p_i)^2 / p_i <= radius``.
 
     Parameters
     ----------
     radius : float >= 0
+        0 is the mean.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), uncertainty=drago.Chi2Ball(0.1),
+    ...                            shift_cost=0.0)
+    >>> q = problem.worst_case_weights(np.array([1.0, 2.0, 3.0, 4.0]))
+    >>> round(float(0.5 * np.sum((q - 0.25) ** 2 / 0.25)), 6)  # all of the radius is used
+    0.1
     """
 
     short_name = "chi2_ball"
@@ -55,11 +65,21 @@ class Chi2Ball(_Ball):
 
 
 class KLBall(_Ball):
-    """All ``q`` with ``sum_i q_i log(q_i / p_i) <= radius``.
+    """Weights within a KL distance: ``sum_i q_i log(q_i / p_i) <= radius``.
 
     Parameters
     ----------
     radius : float >= 0
+        0 is the mean.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), uncertainty=drago.KLBall(0.1),
+    ...                            shift_cost=0.0)
+    >>> q = problem.worst_case_weights(np.array([1.0, 2.0, 3.0, 4.0]))
+    >>> round(float(np.sum(q * np.log(4 * q))), 6)
+    0.1
     """
 
     short_name = "kl_ball"

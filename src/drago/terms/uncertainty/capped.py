@@ -29,7 +29,16 @@ class CVaR(UncertaintySet):
     Parameters
     ----------
     tail_fraction : float in (0, 1]
-        The share of the data, by weight, that must be served: 1 is the mean, toward 0 the maximum.
+        The share of the rows, by weight, that counts: 1 is the mean of all losses, toward 0 it is
+        the largest loss.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), uncertainty=drago.CVaR(0.5),
+    ...                            shift_cost=0.0)
+    >>> problem.worst_case_weights(np.array([1.0, 2.0, 3.0, 4.0]))  # the worse half
+    array([0. , 0. , 0.5, 0.5])
     """
 
     short_name = "cvar"
@@ -62,7 +71,16 @@ class CVaR(UncertaintySet):
 
 
 class Simplex(UncertaintySet):
-    """All reweightings: the single worst row, softened by the divergence alone."""
+    """All weights are allowed: the single worst row, unless a shift cost spreads the weight.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), uncertainty=drago.Simplex(),
+    ...                            shift_cost=0.0)
+    >>> problem.worst_case_weights(np.array([1.0, 2.0, 3.0, 4.0]))  # the single worst row
+    array([0., 0., 0., 1.])
+    """
 
     short_name = "simplex"
     is_capped = True

@@ -24,15 +24,24 @@ def group_sums(groups: Labels, weights: Vector) -> Vector:
 
 
 class Grouped(UncertaintySet):
-    """Mass moves between groups of rows only: ``q_i = p_i r_g / P_g``, ``r`` in an inner set.
+    """Weight moves between groups of rows, and not within them.
 
-    ``P_g`` is the nominal mass of group g. The labels of the rows are data, not a parameter: give
-    them as ``groups=`` to `DROProblem` or to ``fit``.
+    ``q_i = p_i r_g / P_g`` for a row of group g, with ``P_g`` the share of the group and ``r`` new
+    shares in an inner set. The labels of the rows are data, not a parameter: give them as
+    ``groups=`` to `DROProblem` or to ``fit``.
 
     Parameters
     ----------
     inner : UncertaintySet or str
-        The set for the groups' masses.
+        The set for the shares of the groups: `Simplex` lets them change freely, at the shift cost.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), groups=["a", "a", "b", "b"],
+    ...                            uncertainty=drago.Grouped(drago.Simplex()), shift_cost=0.0)
+    >>> problem.worst_case_weights(np.array([1.0, 2.0, 0.0, 4.0]))  # group b has the larger mean
+    array([0. , 0. , 0.5, 0.5])
     """
 
     needs_groups = True

@@ -49,12 +49,22 @@ class SpectralSet(UncertaintySet):
 
 
 class Extremile(SpectralSet):
-    """The expected maximum of `n_draws` independent draws from the losses: s(u) = r u^(r-1).
+    """The expected largest of `n_draws` losses, drawn at random: ``s(u) = r u^(r-1)``.
+
+    All rows keep some weight, and a row counts the more the larger its loss is.
 
     Parameters
     ----------
     n_draws : float >= 1
-        1 is the mean; need not be an integer.
+        The r of the formula; 1 is the mean. It need not be an integer.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), uncertainty=drago.Extremile(2),
+    ...                            shift_cost=0.0)
+    >>> problem.worst_case_weights(np.array([1.0, 2.0, 3.0, 4.0]))
+    array([0.0625, 0.1875, 0.3125, 0.4375])
     """
 
     short_name = "extremile"
@@ -75,12 +85,23 @@ class Extremile(SpectralSet):
 
 
 class ESRM(SpectralSet):
-    """The exponential spectral risk measure: s(u) = g exp(-g (1 - u)) / (1 - exp(-g)).
+    """The exponential spectral risk: ``s(u) = g exp(-g (1 - u)) / (1 - exp(-g))``.
+
+    All rows keep some weight, and a row counts the more the larger its loss is. ``s(u)`` is how
+    many times the row counts whose loss is larger than a share u of all losses.
 
     Parameters
     ----------
     risk_aversion : float >= 0
         The g of the formula; 0 is the mean.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), uncertainty=drago.ESRM(0.4),
+    ...                            shift_cost=0.0)
+    >>> problem.worst_case_weights(np.array([1.0, 2.0, 3.0, 4.0])).round(3)
+    array([0.214, 0.236, 0.261, 0.289])
     """
 
     short_name = "esrm"
@@ -103,7 +124,7 @@ class ESRM(SpectralSet):
 
 
 class Spectrum(SpectralSet):
-    """A spectral set from a function of one's own.
+    """A spectral risk of your own: how many times a row counts, by the rank of its loss.
 
     Parameters
     ----------
@@ -112,6 +133,15 @@ class Spectrum(SpectralSet):
         over 65,536 panels of [0, 1], rescaled to the integral 1.
     integral : callable, optional
         ``S(u) = int_0^u s``, vectorised: convex, from 0 to 1. Exact; give this where it is known.
+
+    Examples
+    --------
+    >>> import numpy as np, drago
+    >>> uncertainty = drago.Spectrum(integral=lambda u: u**2)  # the same as Extremile(2)
+    >>> problem = drago.DROProblem(np.zeros((4, 1)), np.zeros(4), uncertainty=uncertainty,
+    ...                            shift_cost=0.0)
+    >>> problem.worst_case_weights(np.array([1.0, 2.0, 3.0, 4.0]))
+    array([0.0625, 0.1875, 0.3125, 0.4375])
     """
 
     _PANELS = 1 << 16
