@@ -23,9 +23,11 @@ from drago._validation import shown
 from drago.estimators.baseline import N_FOLDS, check_baseline, dummies, is_auto, judges_of
 from drago.estimators.callbacks import FitTask
 from drago.estimators.presets import own_baseline
+from drago.estimators.sources import require_alone
 from drago.loop.display import displayed
 from drago.loop.messages import warn
 from drago.problem import DROProblem
+from drago.sources.cluster import ClusterSource
 from drago.sources.numbers import folds_of
 from drago.sources.source import SAMPLE_ROWS
 
@@ -34,8 +36,8 @@ Vector = npt.NDArray[np.float64]
 
 
 def is_dask(X: Any) -> bool:
-    """Whether something is a collection of Dask's."""
-    return type(X).__module__.partition(".")[0] == "dask"
+    """Whether something is a collection of Dask's, or files that its workers read."""
+    return isinstance(X, ClusterSource) or type(X).__module__.partition(".")[0] == "dask"
 
 
 class Drawn(NamedTuple):
@@ -70,6 +72,12 @@ class DaskSupport:
     @interruptible
     def _fit_dask(self: Any, X: Any, y: Any, **given: Any) -> None:
         """Solve the problem of collections and set the fitted attributes."""
+        if isinstance(X, ClusterSource):
+            require_alone(X, y=y, **given)
+            given = {name: getattr(X, name) for name in given}
+            X, y = X.X, X.y
+            if y is not None and not is_classifier(self):
+                y = y.astype(float)
         with displayed(self.verbose):
             self._solve_dask(X, y, given)
 
@@ -165,6 +173,7 @@ class DaskSupport:
     def _lazily(self: Any, X: Any, name: str) -> Any:
         """What a method of the model makes of each block: a Dask array."""
         check_is_fitted(self)
+        X = X.X if isinstance(X, ClusterSource) else X
         bare = copy.copy(self)
         for each in ("dual_weights_", "baseline_", "result_", "history_", "skill_"):
             bare.__dict__.pop(each, None)
@@ -173,6 +182,9 @@ class DaskSupport:
 
     def _score_dask(self: Any, X: Any, y: Any, sample_weight: Any) -> float:
         """Accuracy, or R^2."""
+        if isinstance(X, ClusterSource):
+            require_alone(X, y=y, sample_weight=sample_weight)
+            X, y, sample_weight = X.X, X.y, X.sample_weight
         predicted = self.predict(X)
         y = _aligned_with(predicted, y)
         weight = 1.0 if sample_weight is None else _aligned_with(predicted, sample_weight)

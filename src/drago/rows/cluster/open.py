@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from dask.sizeof import sizeof
 
 from drago._validation import check_features, check_sample_weight, is_missing
 from drago.rows.cluster.engine import Engine, LocalEngine, as_engine
@@ -343,6 +344,14 @@ def _stacked(pieces: list[Any]) -> Any:
     from scipy.sparse import vstack
 
     return vstack(pieces, format="csr")
+
+
+@sizeof.register(ArrayPart)
+def _size_of(part: ArrayPart) -> int:
+    """Bytes of a part, so that Dask knows when to move some to a worker's disk."""
+    X = (part.X,) if not part.is_sparse else (part.X.data, part.X.indices, part.X.indptr)
+    vectors = [each for each in (part.y, part.p, part.groups, part.baseline) if each is not None]
+    return sum(int(each.nbytes) for each in (*X, *vectors))
 
 
 def _are_there(parts: Sequence[ArrayPart]) -> int:
