@@ -22,7 +22,15 @@ from drago._version import __version__
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 from drago.estimators.collapse import Skill
 from drago.files import transformers
-from drago.files.archive import NAME, Array, FileKind, Path, discard, sync_folder
+from drago.files.archive import (
+    NAME,
+    Array,
+    FileKind,
+    Path,
+    discard,
+    require_shallow,
+    sync_folder,
+)
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.baselines import LSVRG, SGD, Prospect
 from drago.solvers.drago.method import Drago
@@ -397,7 +405,7 @@ def _refusal(value: Any, way: tuple[str, ...]) -> TypeError:
 def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
     """The model of an archive; the sum was right, but anyone can compute one."""
     try:
-        _require_shallow(settings["model"])
+        require_shallow(settings["model"], 4 * _MAX_DEPTH)  # a value takes four levels at most
         model = _decode(settings["model"], arrays)
     except Exception as error:  # what a constructor says to a wrong tree can be anything
         writer = shown(settings.get("drago"))
@@ -408,16 +416,6 @@ def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
     if not _is_model(model):
         raise ModelFileError(f"it holds no model, but {shown(model)}")
     return model
-
-
-def _require_shallow(tree: Any) -> None:
-    """Raise where a tree is deeper than any that was encoded: a value takes four levels at most."""
-    here = [tree]
-    for _ in range(4 * _MAX_DEPTH):
-        lists = [list(node.values()) if isinstance(node, dict) else node for node in here]
-        here = [item for items in lists if isinstance(items, list) for item in items]
-    if here:
-        raise ValueError(f"it is nested more than {4 * _MAX_DEPTH} levels deep")
 
 
 def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
