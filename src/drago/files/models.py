@@ -21,16 +21,8 @@ from drago._validation import check_flag, shown
 from drago._version import __version__
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 from drago.estimators.collapse import Skill
-from drago.files import transformers
-from drago.files.archive import (
-    NAME,
-    Array,
-    FileKind,
-    Path,
-    discard,
-    require_shallow,
-    sync_folder,
-)
+from drago.files import archive, transformers
+from drago.files.archive import NAME, Array, FileKind, Path, discard, sync_folder
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.baselines import LSVRG, SGD, Prospect
 from drago.solvers.drago.method import Drago
@@ -405,7 +397,7 @@ def _refusal(value: Any, way: tuple[str, ...]) -> TypeError:
 def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
     """The model of an archive; the sum was right, but anyone can compute one."""
     try:
-        require_shallow(settings["model"], 4 * _MAX_DEPTH)  # a value takes four levels at most
+        archive.require_shallow(settings["model"], 4 * _MAX_DEPTH)  # a value takes four levels at most
         model = _decode(settings["model"], arrays)
     except Exception as error:  # what a constructor says to a wrong tree can be anything
         writer = shown(settings.get("drago"))
