@@ -397,7 +397,9 @@ def _refusal(value: Any, way: tuple[str, ...]) -> TypeError:
 def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
     """The model of an archive; the sum was right, but anyone can compute one."""
     try:
-        archive.require_shallow(settings["model"], 4 * _MAX_DEPTH)  # a value takes four levels at most
+        archive.require_shallow(
+            settings["model"], 4 * _MAX_DEPTH
+        )  # a value takes four levels at most
         model = _decode(settings["model"], arrays)
     except Exception as error:  # what a constructor says to a wrong tree can be anything
         writer = shown(settings.get("drago"))
