@@ -432,7 +432,7 @@ def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
     if kind == "type":
         return _TYPES[content]
     if kind == "dtype":
-        return _dtype(content)
+        return transformers.dtype_of(content)
     if kind in _SCALARS:
         return _SCALARS[kind](content)
     if kind not in _CLASSES and kind not in transformers.known():
@@ -448,13 +448,6 @@ def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
 
 def _values(trees: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
     return {name: _decode(tree, arrays) for name, tree in trees.items()}
-
-
-def _dtype(text: str) -> np.dtype[Any]:
-    found = np.dtype(text)
-    if found.kind not in "biufUO" or found.names is not None:
-        raise ValueError(f"the dtype {shown(text)} is not known")
-    return found
 
 
 def _is_plain(item: Any) -> bool:
