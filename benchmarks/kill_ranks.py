@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def run(asked: Any, folder: Path, victim: int | None = None, after: float = 0.0)
             while not mark.exists() and process.poll() is None:
                 time.sleep(0.01)
             time.sleep(after)
-            os.kill(int((folder / f"pid-{victim}").read_text()), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it was done already
+                os.kill(int((folder / f"pid-{victim}").read_text()), signal.SIGKILL)
         code = process.wait(timeout=600)
     if code:
         raise RuntimeError(f"torchrun ended with {code}: {(folder / 'log').read_text()[-3000:]}")

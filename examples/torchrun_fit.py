@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     asked = parser.parse_args()
     rank, device = int(os.environ.get("RANK", "0")), torch.device("cpu")
-    if torch.cuda.is_available():
+    if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     if "RANK" in os.environ:
