@@ -233,6 +233,7 @@ def test_a_source_in_place_of_rows():
         drago.html_report(make_pipeline(StandardScaler(), drago.DRORegressor()).fit(X, y), source)
 
 
+@pytest.mark.slow
 def test_many_rows_and_groups_stay_small():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(25_000, 2))

@@ -27,6 +27,8 @@ from drago.advice.table import Comparison, Judged, calibration_error, side_by_si
 from drago.advice.verdict import verdict_of
 from drago.estimators.baseline import folds
 from drago.estimators.columns import Columns
+from drago.estimators.dask import drawn as drawn_rows
+from drago.estimators.dask import is_dask
 from drago.estimators.found_groups import target_of
 from drago.estimators.groups import as_labels, given_names, labels_from, without_columns
 from drago.estimators.sources import drawn
@@ -176,6 +178,17 @@ def audit(
     notes: list[str] = []
     if isinstance(X, Source):
         X, y, groups, sample_weight = _drawn(X, y, groups, sample_weight, task, random_state, notes)
+    elif is_dask(X):
+        some = drawn_rows(
+            X, y, "the audit is made", random_state, sample_weight=sample_weight, groups=groups
+        )
+        X, y, groups, sample_weight = some.X, some.y, some.groups, some.sample_weight
+        if not some.is_whole:
+            notes.append(
+                f"Dask collections of {some.n_rows} rows: this is about {some.numbers.size} of "
+                f"them, a uniform sample (random_state={random_state}), and so is the recommended "
+                "model; fit it on the collections."
+            )
     refuse_masked("X", X)
     X = X if hasattr(X, "shape") else np.asarray(X)
     names = given_names(groups, X)

@@ -31,6 +31,7 @@ from drago._validation import (
 from drago.estimators.baseline import check_baseline, out_of_fold_losses
 from drago.estimators.callbacks import CallbackSupport, FitTask
 from drago.estimators.collapse import measure_skill, warn_of_collapse
+from drago.estimators.dask import DaskSupport, is_dask, losses_of
 from drago.estimators.data import TrainingData, scaled
 from drago.estimators.groups import as_labels, labels_from, without_columns
 from drago.estimators.plain import PlainSupport
@@ -50,7 +51,7 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 
-class DROEstimator(SourceSupport, PlainSupport, CallbackSupport, BaseEstimator):
+class DROEstimator(SourceSupport, DaskSupport, PlainSupport, CallbackSupport, BaseEstimator):
     """What both estimators share."""
 
     uncertainty: Any
@@ -299,6 +300,8 @@ class DROEstimator(SourceSupport, PlainSupport, CallbackSupport, BaseEstimator):
         check_is_fitted(self)
         if isinstance(X, Source):
             return self._raw_of_source(X)
+        if is_dask(X):
+            return self._lazily(X, "_raw_prediction")
         refuse_masked("X", X)
         X = without_columns(X, self.group_columns)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
@@ -310,6 +313,8 @@ class DROEstimator(SourceSupport, PlainSupport, CallbackSupport, BaseEstimator):
         if isinstance(X, Source):
             require_alone(X, y=y)
             return self._gather(X).losses
+        if is_dask(X):
+            return losses_of(self, X, y)
         raw = np.ascontiguousarray(self._raw_prediction(X), dtype=np.float64)
         refuse_masked("y", y)
         shape = np.shape(y)
@@ -361,6 +366,11 @@ class DROEstimator(SourceSupport, PlainSupport, CallbackSupport, BaseEstimator):
         if isinstance(X, Source):
             require_alone(X, y=y, groups=groups, sample_weight=sample_weight, baseline=baseline)
             losses, y, groups, sample_weight, baseline = self._gather(X)
+        elif is_dask(X):
+            raise ValueError(
+                "worst_case_report takes rows in memory, but a Dask collection was given: give it "
+                "some of them (X.partitions[:k].compute()), or look at dual_weights_."
+            )
         else:
             losses = self.losses(X, y)
         if baseline is None and getattr(self, "baseline_", None) is not None:

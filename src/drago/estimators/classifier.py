@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from drago._validation import check_sample_weight, shown
 from drago.estimators.base import Array, DROEstimator, Matrix, Vector
 from drago.estimators.callbacks import with_callbacks
+from drago.estimators.dask import is_dask
 from drago.estimators.data import scaled
 from drago.estimators.sources import require_alone
 from drago.sources.source import Source
@@ -177,7 +178,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         ----------
         X : array, sparse matrix or frame of shape (n, n_features), or a source
             A source (`drago.read_parquet` and its like) has its own y, weights, groups and
-            baseline, and need not fit memory.
+            baseline, and need not fit memory. Dask collections are fitted on the workers of the
+            current client; so are y, weights, groups and baseline that come with them.
         y : array of shape (n,)
             Labels of any kind.
         sample_weight : array of shape (n,), optional
@@ -198,6 +200,9 @@ class DROClassifier(ClassifierMixin, DROEstimator):
                 self._fit_source(
                     X, y=y, sample_weight=sample_weight, groups=groups, baseline=baseline
                 )
+                return self
+            if is_dask(X):
+                self._fit_dask(X, y, sample_weight=sample_weight, groups=groups, baseline=baseline)
                 return self
             X, groups = self._take_groups(X, groups)
             X, y = self._check_data(X, y)
@@ -249,11 +254,15 @@ class DROClassifier(ClassifierMixin, DROEstimator):
 
     def decision_function(self, X: Any) -> Array:
         """Raw predictions: log-odds of ``classes_[1]``, shape (n,), or (n, n_classes) of them."""
+        if is_dask(X):
+            return self._lazily(X, "decision_function")
         raw = self._raw_prediction(X)
         return raw[:, 0] if raw.shape[1] == 1 else raw
 
     def predict(self, X: Any) -> Array:
-        """The most probable label of each row."""
+        """The most probable label of each row; of Dask collections lazily."""
+        if is_dask(X):
+            return self._lazily(X, "predict")
         return self._labels(self._raw_prediction(X))
 
     def _labels(self, raw: Matrix) -> Array:
@@ -264,6 +273,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
 
     def predict_log_proba(self, X: Any) -> Matrix:
         """Logarithms of the classes' probabilities, shape (n, n_classes)."""
+        if is_dask(X):
+            return self._lazily(X, "predict_log_proba")
         return self._log_shares(self._raw_prediction(X))
 
     def _log_shares(self, raw: Matrix) -> Matrix:
@@ -274,6 +285,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
 
     def predict_proba(self, X: Any) -> Matrix:
         """The classes' probabilities, shape (n, n_classes)."""
+        if is_dask(X):
+            return self._lazily(X, "predict_proba")
         return np.exp(self.predict_log_proba(X))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -281,6 +294,8 @@ class DROClassifier(ClassifierMixin, DROEstimator):
         if isinstance(X, Source):
             require_alone(X, y=y, sample_weight=sample_weight)
             return self._score_source(X)
+        if is_dask(X):
+            return self._score_dask(X, y, sample_weight)
         return super().score(X, y, sample_weight)
 
     def _encode(self, y: Array) -> Array:

@@ -24,6 +24,8 @@ from drago._validation import (
 )
 from drago.estimators.baseline import check_kind, folds, out_of_fold_losses
 from drago.estimators.columns import Columns, is_frame
+from drago.estimators.dask import drawn as drawn_rows
+from drago.estimators.dask import is_dask
 from drago.estimators.data import scaled
 from drago.estimators.group_table import FoundGroups, judge
 from drago.estimators.groups import as_labels, given_names, labels_from
@@ -140,6 +142,18 @@ def find_groups(
         )  # fmt: skip
         drawn_from = None if rows.is_whole else rows.n_rows
         return replace(whole, judged_on=rows.numbers[whole.judged_on], drawn_from=drawn_from)
+    if is_dask(X):
+        some = drawn_rows(
+            X, y, "groups were found", _seed(random_state), sample_weight=sample_weight,
+            groups=groups,
+        )  # fmt: skip
+        whole = find_groups(
+            some.X, some.y, model, max_groups=max_groups, min_size=min_size, baseline=baseline,
+            groups=some.groups, sample_weight=some.sample_weight, task=task,
+            random_state=random_state,
+        )  # fmt: skip
+        drawn_from = None if some.is_whole else some.n_rows
+        return replace(whole, judged_on=some.numbers[whole.judged_on], drawn_from=drawn_from)
     max_groups = check_integer("max_groups", max_groups, low=1)
     refuse_masked("X", X)
     refuse_masked("y", y)

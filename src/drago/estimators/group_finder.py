@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from drago._validation import check_option, refuse_masked
 from drago.estimators.columns import is_frame
+from drago.estimators.dask import is_dask
 from drago.estimators.found_groups import find_groups
 from drago.estimators.group_table import FoundGroups
 from drago.sources.source import Source
@@ -123,6 +124,11 @@ class GroupFinder(TransformerMixin, BaseEstimator):
         check_option("output", self.output, OUTPUTS)
         if isinstance(X, Source):
             self._look_at(X)
+        elif is_dask(X):
+            self.n_features_in_ = int(X.shape[1])
+            self.__dict__.pop("feature_names_in_", None)
+            if hasattr(X, "columns"):
+                self.feature_names_in_ = np.array([str(name) for name in X.columns], dtype=object)
         else:
             X = self._read(X, reset=True)
         found = find_groups(

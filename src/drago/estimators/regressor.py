@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from drago._validation import check_option, check_vector, shown
 from drago.estimators.base import Array, DROEstimator
 from drago.estimators.callbacks import with_callbacks
+from drago.estimators.dask import is_dask
 from drago.estimators.sources import require_alone
 from drago.sources.source import Source
 from drago.terms.losses import Loss, as_loss
@@ -169,7 +170,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
         ----------
         X : array, sparse matrix or frame of shape (n, n_features), or a source
             A source (`drago.read_parquet` and its like) has its own y, weights, groups and
-            baseline, and need not fit memory.
+            baseline, and need not fit memory. Dask collections are fitted on the workers of the
+            current client; so are y, weights, groups and baseline that come with them.
         y : array of shape (n,)
         sample_weight : array of shape (n,), optional
             Weight k equals k copies of the row.
@@ -190,6 +192,9 @@ class DRORegressor(RegressorMixin, DROEstimator):
                     X, y=y, sample_weight=sample_weight, groups=groups, baseline=baseline
                 )
                 return self
+            if is_dask(X):
+                self._fit_dask(X, y, sample_weight=sample_weight, groups=groups, baseline=baseline)
+                return self
             X, groups = self._take_groups(X, groups)
             X, y = self._check_data(X, y, y_numeric=True)
             metadata = {"sample_weight": sample_weight, "groups": groups, "baseline": baseline}
@@ -198,6 +203,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
 
     def predict(self, X: Any) -> Array:
         """Predictions, shape (n,), or (n, n_outputs) for a loss of several outputs."""
+        if is_dask(X):
+            return self._lazily(X, "predict")
         raw = self._raw_prediction(X)
         return raw[:, 0] if raw.shape[1] == 1 else raw
 
@@ -206,6 +213,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
         if isinstance(X, Source):
             require_alone(X, y=y, sample_weight=sample_weight)
             return self._score_source(X)
+        if is_dask(X):
+            return self._score_dask(X, y, sample_weight)
         return super().score(X, y, sample_weight)
 
     def _encode(self, y: Array) -> Array:

@@ -314,7 +314,7 @@ def drawn(source: Source, what: str, seed: int, task: str, **given: Any) -> Samp
     return sample._replace(X=as_dense(sample.X))
 
 
-def require_alone(source: Source, **given: Any) -> None:
+def require_alone(source: Any, **given: Any) -> None:
     """Raise where something is given beside a source, which has its own."""
     for name, values in given.items():
         if values is not None:

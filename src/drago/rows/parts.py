@@ -210,7 +210,7 @@ class PartedRows(Part):
         """Bytes that a sort of a vector may take."""
         return 1 << 62
 
-    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> PartTables:
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> Any:
         return PartTables(
             self, problem, [part.tables_of_part(problem, kind, count) for part in self.parts]
         )

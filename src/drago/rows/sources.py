@@ -7,12 +7,15 @@ from typing import Any
 from drago.files.blocks import Blocks, Held
 from drago.rows.open import Opened, open_arrays, with_baseline
 from drago.rows.open import open_rows as open_given
+from drago.sources.cluster import ClusterSource
 from drago.sources.source import Source
 
 
 def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
     """The store of a source, which has its own target, weights, groups and baseline."""
     given = {"y": y, "sample_weight": sample_weight, "groups": groups}
+    if isinstance(X, ClusterSource):
+        return _on_cluster(X, given, loss)
     if not isinstance(X, Source):  # something else of ours, which may be rows of numbers
         return open_arrays(X, y, loss=loss, sample_weight=sample_weight, groups=groups)
     for name, values in given.items():
@@ -25,6 +28,24 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
     if not all(isinstance(column, Held) for column in blocks.columns.values()):
         return open_given(blocks, None, loss=loss, sample_weight=None, groups=None)
     return open_held(blocks, loss)
+
+
+def _on_cluster(X: ClusterSource, given: dict[str, Any], loss: Any) -> Opened:
+    """The store of files that workers read."""
+    from drago.rows.cluster.engine import as_engine
+    from drago.rows.cluster.open import open_collections
+
+    for name, values in given.items():
+        if values is not None:
+            raise TypeError(f"{name} was given beside {X!r}, which has its own.")
+    own = {"sample_weight": X.sample_weight, "groups": X.groups}
+    y = X.y
+    if y is not None and not loss.is_classification:
+        y = y.astype(float)
+    opened = open_collections(as_engine(X.client), X.X, y, loss=loss, **own)
+    if X.baseline is None:
+        return opened
+    return opened._replace(rows=with_baseline(opened.rows, X.baseline, None))
 
 
 def open_held(blocks: Blocks, loss: Any) -> Opened:

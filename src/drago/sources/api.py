@@ -9,6 +9,7 @@ import numpy as np
 from drago._validation import check_option
 from drago.sources.arrays import ArraysReader
 from drago.sources.batches import BatchesReader
+from drago.sources.cluster import read_on
 from drago.sources.source import Source
 from drago.sources.tables import TableReader, arrow_dataset, parquet_dataset
 
@@ -86,7 +87,8 @@ def read_parquet(
     cache_dir: Any = None,
     keep_cache: bool = False,
     memory_limit: Any = None,
-) -> Source:
+    client: Any = None,
+) -> Any:
     """A source of Parquet files, which need not fit memory.
 
     Numbers and flags are features as they are. Text and categories become a feature of 0 and 1 for
@@ -119,10 +121,14 @@ def read_parquet(
         float64.
     standardize, shuffle, cache_dir, keep_cache, memory_limit
         See `Source`.
+    client : distributed.Client, optional
+        Have each worker of a Dask cluster read its own files and keep their rows
+        (docs/cluster.md). The workers have to see the files under the same path.
 
     Returns
     -------
     Source
+        With a client, a `ClusterSource`.
 
     Examples
     --------
@@ -137,10 +143,18 @@ def read_parquet(
     >>> drago.DRORegressor().fit(source).feature_names_in_.tolist()
     ['x', 'colour=green', 'colour=red']
     """
+    roles = {"y": target, "sample_weight": sample_weight, "groups": groups, "baseline": baseline}
+    columns = {"features": features, "filters": filters, "fill": fill, "dtype": as_dtype(dtype)}
+    if client is not None:
+        _refuse_with_client(standardize=standardize, shuffle=shuffle, keep_cache=keep_cache)
+        reader = TableReader(
+            *parquet_dataset(path), roles, **columns, max_categories=max_categories
+        )
+        return read_on(client, reader)
     return _of_table(
         *parquet_dataset(path),
-        roles={"y": target, "sample_weight": sample_weight, "groups": groups, "baseline": baseline},
-        columns={"features": features, "filters": filters, "fill": fill, "dtype": as_dtype(dtype)},
+        roles=roles,
+        columns=columns,
         max_categories=max_categories,
         standardize=standardize,
         shuffle=shuffle,
@@ -148,6 +162,15 @@ def read_parquet(
         keep_cache=keep_cache,
         memory_limit=memory_limit,
     )
+
+
+def _refuse_with_client(**given: Any) -> None:
+    for name, value in given.items():
+        if value:
+            raise ValueError(
+                f"{name}={value!r} does not go with client=, whose workers keep the rows as they "
+                "are: leave it out."
+            )
 
 
 def from_arrow(

@@ -183,13 +183,13 @@ def test_a_worker_without_memory_is_a_named_error():
             threads_per_worker=1,
             processes=True,
             dashboard_address=":0",
-            memory_limit="400MB",
+            memory_limit="300MB",
         ) as cluster,
         distributed.Client(cluster),
     ):
-        X = da.random.random((2_000_000, 50), chunks=(500_000, 50))
+        X = da.random.random((1_500_000, 50), chunks=(1_500_000, 50))
         with pytest.raises(drago.ClusterError, match="memory"):
-            drago.DROProblem(X, da.random.random(2_000_000, chunks=500_000))
+            drago.DROProblem(X, da.random.random(1_500_000, chunks=1_500_000))
 
 
 def test_rows_on_a_cluster_are_not_pickled(threads):

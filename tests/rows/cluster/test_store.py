@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import drago
@@ -140,6 +141,41 @@ def test_bits_do_not_depend_on_the_number_of_workers(loss):
                 result.dual_weights.compute()
                 kept = (result.coef.tobytes(), result.gap, result.n_iter)
                 assert found.setdefault(name, kept) == kept
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+@pytest.mark.parametrize(
+    ("loss", "name", "divergence", "settings"),
+    [
+        ("squared", "cvar", "chi2", {}),
+        ("logistic", "simplex", "kl", {"block_size": 600}),
+        ("huber", "esrm", "chi2", {"block_size": 1000}),
+        ("multinomial", "groups", "chi2", {"block_size": 1000}),
+    ],
+)
+def test_drago_takes_its_blocks_from_all_parts(loss, name, divergence, settings):
+    remote, memory = both(loss, name, divergence)
+    result = drago.solve(remote, drago.Drago(**settings), tol=1e-4)
+    assert result.status == "optimal"
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= 1e-4
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+def test_drago_keeps_the_coefficients_in_a_ball():
+    remote, memory = both("logistic", "cvar", "chi2", constraint=drago.L2Ball(0.5))
+    result = drago.solve(remote, tol=1e-4)
+    assert np.linalg.norm(result.coef) <= 0.5 * (1 + 1e-9)
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= 1e-4
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+def test_drago_goes_on_from_a_checkpoint(tmp_path):
+    remote, _ = both("squared", "cvar", "chi2")
+    path, method = tmp_path / "solve.ckpt", drago.Drago(block_size=600)
+    whole = drago.solve(remote, method, tol=1e-5)
+    with pytest.warns(ConvergenceWarning):
+        drago.solve(remote, method, tol=1e-5, max_iter=9, checkpoint=path, checkpoint_every=0)
+    same_bits(whole, drago.solve(remote, method, tol=1e-5, checkpoint=path))
 
 
 @pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")

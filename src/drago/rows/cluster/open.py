@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from dask.sizeof import sizeof
 
 from drago._validation import check_features, check_sample_weight, is_missing
 from drago.rows.cluster.engine import Engine, LocalEngine, as_engine
@@ -66,10 +67,12 @@ def open_collections(
     if y is None:
         raise ValueError("y is missing: give the target of each row of X.")
     given = {"X": X, "y": y, "sample_weight": sample_weight, "groups": groups}
+    delayed = {name: _delayed(name, each) for name, each in given.items() if each is not None}
+    # All at once: what they have in common is then computed once.
+    handles = iter(engine.blocks([each for some in delayed.values() for each in some]))
     columns = {
-        name: Column(engine, name, values, loss.is_classification)
-        for name, values in given.items()
-        if values is not None
+        name: Column(engine, name, list(itertools.islice(handles, len(some))), loss)
+        for name, some in delayed.items()
     }
     n = columns["X"].n
     for name, column in columns.items():
@@ -106,9 +109,9 @@ def open_collections(
 class Column:
     """A collection in blocks on the workers, with what is known of each."""
 
-    def __init__(self, engine: Engine, name: str, values: Any, is_class: bool) -> None:
-        self.name, self.handles = name, engine.blocks(_delayed(name, values))
-        wants = name == "groups" or (name == "y" and is_class)
+    def __init__(self, engine: Engine, name: str, handles: list[Any], loss: Any) -> None:
+        self.name, self.handles = name, handles
+        wants = name == "groups" or (name == "y" and loss.is_classification)
         count = len(self.handles)
         told = engine.map(_facts, self.handles, [name] * count, [wants] * count, name="look")
         found: list[Facts] = engine.gather(told, self.handles)
@@ -155,7 +158,7 @@ def _delayed(name: str, values: Any) -> list[Any]:
         values = da.from_array(np.asarray(values), chunks=(1 << 20, *np.shape(values)[1:]))
     if values.ndim == 2 and len(values.chunks[1]) > 1:
         values = values.rechunk({1: -1})
-    return values.to_delayed().ravel().tolist()
+    return values.to_delayed(optimize_graph=False).ravel().tolist()
 
 
 def _plain(name: str, block: Any) -> Any:
@@ -341,6 +344,14 @@ def _stacked(pieces: list[Any]) -> Any:
     from scipy.sparse import vstack
 
     return vstack(pieces, format="csr")
+
+
+@sizeof.register(ArrayPart)
+def _size_of(part: ArrayPart) -> int:
+    """Bytes of a part, so that Dask knows when to move some to a worker's disk."""
+    X = (part.X,) if not part.is_sparse else (part.X.data, part.X.indices, part.X.indptr)
+    vectors = [each for each in (part.y, part.p, part.groups, part.baseline) if each is not None]
+    return sum(int(each.nbytes) for each in (*X, *vectors))
 
 
 def _are_there(parts: Sequence[ArrayPart]) -> int:

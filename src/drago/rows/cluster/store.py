@@ -37,6 +37,7 @@ from drago.rows.base import (
 from drago.rows.cluster import work
 from drago.rows.cluster.core import Layout, RemoteRows, Sum
 from drago.rows.cluster.programs import PerPart
+from drago.rows.cluster.tables import RemoteTables
 from drago.rows.cluster.vectors import Call, Node, attribute, nodes_of
 from drago.rows.parts import _sum
 
@@ -60,7 +61,7 @@ class DaskRows(RemoteRows):
         and ``row_bytes`` of the rows; ``has_groups`` and ``has_baseline``.
     """
 
-    capabilities = frozenset({"responses"})
+    capabilities = frozenset({"responses", "tables"})
 
     def __init__(self, layout: Layout, facts: dict[str, Any]) -> None:
         super().__init__(layout)
@@ -302,6 +303,9 @@ class DaskRows(RemoteRows):
             ]
         )
         return _sum(found[0])
+
+    def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> Any:
+        return RemoteTables(self, problem, kind, count)
 
     def gradient(self, dlosses: RowVector, q: RowVector) -> Gradient:
         return _sum(self._each("gradient", (dlosses, q), {}))

@@ -140,7 +140,7 @@ def entered(rows: DaskRows, array: Any) -> Node:
     blocks: list[Any]
     if hasattr(array, "dask"):
         whole = array.rechunk((tuple(sizes), *((-1,) * (array.ndim - 1))))
-        blocks = layout.engine.blocks(whole.to_delayed().ravel().tolist())
+        blocks = layout.engine.blocks(whole.to_delayed(optimize_graph=False).ravel().tolist())
     else:
         array = np.asarray(array)
         blocks = np.split(array, np.cumsum(sizes)[:-1])
