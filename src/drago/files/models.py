@@ -21,7 +21,7 @@ from drago._validation import check_flag, shown
 from drago._version import __version__
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 from drago.estimators.collapse import Skill
-from drago.files import transformers
+from drago.files import archive, transformers
 from drago.files.archive import NAME, Array, FileKind, Path, discard, sync_folder
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.baselines import LSVRG, SGD, Prospect
@@ -390,7 +390,9 @@ def _refusal(value: Any, way: tuple[str, ...]) -> TypeError:
 def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
     """The model of an archive; the sum was right, but anyone can compute one."""
     try:
-        _require_shallow(settings["model"])
+        archive.require_shallow(
+            settings["model"], 4 * _MAX_DEPTH
+        )  # a value takes four levels at most
         model = _decode(settings["model"], arrays)
     except Exception as error:  # what a constructor says to a wrong tree can be anything
         writer = shown(settings.get("drago"))
@@ -401,16 +403,6 @@ def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
     if not _is_model(model):
         raise ModelFileError(f"it holds no model, but {shown(model)}")
     return model
-
-
-def _require_shallow(tree: Any) -> None:
-    """Raise where a tree is deeper than any that was encoded: a value takes four levels at most."""
-    here = [tree]
-    for _ in range(4 * _MAX_DEPTH):
-        lists = [list(node.values()) if isinstance(node, dict) else node for node in here]
-        here = [item for items in lists if isinstance(items, list) for item in items]
-    if here:
-        raise ValueError(f"it is nested more than {4 * _MAX_DEPTH} levels deep")
 
 
 def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
@@ -433,7 +425,7 @@ def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
     if kind == "type":
         return _TYPES[content]
     if kind == "dtype":
-        return _dtype(content)
+        return transformers.dtype_of(content)
     if kind in _SCALARS:
         return _SCALARS[kind](content)
     if kind not in _CLASSES and kind not in transformers.known():
@@ -449,13 +441,6 @@ def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
 
 def _values(trees: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
     return {name: _decode(tree, arrays) for name, tree in trees.items()}
-
-
-def _dtype(text: str) -> np.dtype[Any]:
-    found = np.dtype(text)
-    if found.kind not in "biufUO" or found.names is not None:
-        raise ValueError(f"the dtype {shown(text)} is not known")
-    return found
 
 
 def _is_plain(item: Any) -> bool:
