@@ -58,7 +58,8 @@ numpydoc_xref_param_type = False
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "filename_pattern": r"/plot_",
+    # A cluster of processes cannot be started from inside of the build: shown, not run.
+    "filename_pattern": r"/plot_(?!dask)",
     "ignore_pattern": r"^((?!plot_).)*$",
     "within_subsection_order": "order.InTurn",
     "remove_config_comments": True,

@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from matplotlib import image, pyplot
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("plot_*.py"))
-# They set up a cluster or several processes: their own tests run them.
-ELSEWHERE = {"plot_dask", "torchrun_fit"}
+# It starts processes of its own, and is run in one (see below).
+ELSEWHERE = {"plot_dask"}
 DRAWN = [path for path in SCRIPTS if path.stem not in ELSEWHERE]
 
 all_scripts = pytest.mark.parametrize("script", DRAWN, ids=[path.stem for path in DRAWN])
@@ -95,3 +96,12 @@ def test_files_larger_than_the_limit(tmp_path, monkeypatch, capsys):
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
     assert "fit, optimal" in printed and "250000 predictions" in printed
+
+
+@pytest.mark.slow
+def test_a_cluster_draws_a_picture(tmp_path):
+    pytest.importorskip("distributed")
+    given = [str(EXAMPLES / "plot_dask.py"), "--folder", str(tmp_path), "--small"]
+    done = subprocess.run([sys.executable, *given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (tmp_path / "plot_dask.png").stat().st_size > 5000

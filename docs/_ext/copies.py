@@ -65,12 +65,13 @@ def of_page(app: Sphinx, name: str) -> str | None:
 
 def first_sentence(text: str) -> str:
     """Of the first paragraph that is one."""
+    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
     plain = re.sub(r"^(```|:::).*?^\1 *$", "", text, flags=re.MULTILINE | re.DOTALL)
     for paragraph in plain.split("\n\n"):
-        words = " ".join(paragraph.split())
+        words = " ".join(paragraph.split()).replace("**", "")
         if words and not words.startswith(("#", "|", "!", ":", "(", "+++", "- ", ">", "*")):
             words = re.sub(r"\[([^]]*)\]\([^)]*\)|\{[a-z]+\}`([^`<]*)[^`]*`", r"\1\2", words)
-            return re.split(r"(?<=[.:?])\s", words)[0][:200]
+            return re.split(r"(?<=[.?])\s", words)[0][:200]
     return ""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 ORDER = (
     "plot_before_after", "plot_groups", "plot_found_groups", "plot_tail_risk", "plot_path",
-    "plot_sorted_losses", "plot_weights", "plot_simplex", "plot_convergence",
+    "plot_sorted_losses", "plot_weights", "plot_simplex", "plot_convergence", "plot_dask",
 )  # fmt: skip
 
 

@@ -70,16 +70,9 @@ class ModelFileError(ValueError):
 
     Examples
     --------
-    >>> import os, tempfile
     >>> import drago
-    >>> path = os.path.join(tempfile.mkdtemp(), "model.drago")
-    >>> with open(path, "w") as file:
-    ...     _ = file.write("not a model")
-    >>> try:
-    ...     drago.load(path)
-    ... except drago.ModelFileError as error:
-    ...     print("refused")
-    refused
+    >>> issubclass(drago.ModelFileError, ValueError)
+    True
     """
 
 
