@@ -62,7 +62,8 @@ def steepest_of(part: ArrayPart, dlosses: Matrix, index: Index, lengths: Vector)
 
 
 def counts_above(part: ArrayPart, weight: Vector, levels: Vector) -> Index:
-    """How many rows weigh more than each of some levels, which fall."""
+    """How many rows weigh more than each of some levels, which fall and are at least 0."""
+    weight = weight[weight > 0.0]
     rising = np.sort(levels)
     below = np.bincount(np.searchsorted(rising, weight, side="left"), minlength=levels.size + 1)
     return (weight.size - np.cumsum(below)[:-1])[::-1]
