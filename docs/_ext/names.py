@@ -80,6 +80,8 @@ def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: An
     value = obj.fget if isinstance(obj, property) else getattr(obj, "__func__", obj)
     if isinstance(value, types.MethodDescriptorType | types.BuiltinMethodType):
         return True
+    if not callable(value):  # attributes are in the docstring of their class
+        return True
     home = getattr(value, "__module__", None) or "drago"
     return True if not home.startswith("drago") else None
 

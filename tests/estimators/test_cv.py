@@ -214,9 +214,9 @@ def test_the_defaults_are_those_documented():
         }
         assert defaults["candidates"] == "auto" and defaults["criterion"] == "auto"
         assert defaults["max_mean_loss"] == 1.02 and defaults["baseline"] == "auto"
-        assert '"auto": "mild", ``CVaR(0.9)``; with a baseline, ``CVaR`` of 0.5, 0.3 and 0.1' in (
-            " ".join(kind.__doc__.split())
-        )
+        said = " ".join(kind.__doc__.split())
+        assert '"auto" is "mild" and ``CVaR(0.9)``; with a baseline also ``CVaR`` of 0.5' in said
+        assert "``CVaR`` of 0.5, 0.3 and 0.1 of the excess" in said
 
 
 def test_nothing_is_found_on_noise_but_the_mean_fit():

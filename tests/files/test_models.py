@@ -330,6 +330,7 @@ def test_every_settings_object_and_result_is_covered():
     left_out = {"Certificate", "CheckpointError", "DROProblem", "ModelFileError", "Spectrum"}
     left_out |= {"RobustPath", "WorstCaseReport", "CollapseWarning", "FoundGroups", "GroupFinder"}
     left_out |= {"Audit", "Comparison", "Source", "SourceChangedError", "CacheError"}
+    left_out |= {"ClusterError"}
     public = {name for name in drago.__all__ if isinstance(getattr(drago, name), type)}
     assert public - left_out <= set(_CLASSES)
     assert {History, Record, SolverResult, Status} <= set(_CLASSES.values())
@@ -688,6 +689,7 @@ FORGED = {
     "unequal columns": of(a={"History": {"n_iter": [1], "time": [1.0, 2.0]}}),
     "unknown columns": of(a={"History": {"color": [1]}}),
     "a deep tree": of(a=json.loads("[" * 900 + "]" * 900)),
+    "a tree that is too deep": of(a=json.loads("[" * 300 + "]" * 300)),
 }
 
 

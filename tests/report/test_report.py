@@ -122,6 +122,18 @@ def test_of_too_few_rows_nothing_is_said():
     assert "<svg" in drago.html_report(model, X[:9], y[:9])
 
 
+def test_groups_of_single_rows_are_no_groups_without_row_data():
+    X, y, _ = heavy(200)
+    model = drago.DRORegressor(drago.CVaR(0.3)).fit(X, y)
+    each = np.array([f"one-{k}" for k in range(200)])
+    found = check(drago.html_report(model, X, y, groups=each, rows=False))
+    assert "one-" not in found.raw and "All groups have fewer than 10 rows" in found.text
+    assert "worst group" not in found.text
+    some = np.where(np.arange(200) < 150, "many", each)
+    found = check(drago.html_report(model, X, y, groups=some, rows=False))
+    assert "one-" not in found.raw and "Left out: 50 groups" in found.text
+
+
 def test_bins_hold_ten_rows_and_their_means():
     rng = np.random.default_rng(0)
     losses, weight = rng.exponential(size=137), rng.uniform(size=137)
@@ -221,6 +233,7 @@ def test_a_source_in_place_of_rows():
         drago.html_report(make_pipeline(StandardScaler(), drago.DRORegressor()).fit(X, y), source)
 
 
+@pytest.mark.slow
 def test_many_rows_and_groups_stay_small():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(25_000, 2))

@@ -3,6 +3,7 @@
 # ruff: noqa: E402  (nothing below can be imported without torch)
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,6 +169,7 @@ SEARCHED = (
 )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["spread", "ties", "heavy", "equal", "far"])
 @pytest.mark.parametrize(("uncertainty", "divergence"), SEARCHED)
 def test_weights_are_those_in_memory(pool, kind, uncertainty, divergence):
@@ -310,3 +312,13 @@ def test_estimators(pool, kind):
             np.testing.assert_allclose(coef, alone.coef_, atol=1e-3)
             np.testing.assert_allclose(intercept, alone.intercept_, atol=1e-3)
             assert q.shape == (1001,) and "on a device" in message
+
+
+@pytest.mark.slow
+def test_torchrun_recovers_a_rank_that_is_killed(monkeypatch, capsys):
+    """By SIGKILL, in the middle of a solve: the same bits on all ranks."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import kill_ranks
+
+    assert kill_ranks.main(["--kills", "1", "--rows", "2000"]) == 0
+    assert "1 of 1 recoveries to the same bits" in capsys.readouterr().out

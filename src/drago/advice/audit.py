@@ -157,8 +157,7 @@ def audit(
     -----
     Recommended is the method with the least excess of the worst group (given, else found) among
     those that surely lower it and surely cost little: the 95% interval of its change lies below
-    0, and that of the mean loss below 2% of the mean fit's. Where there is none, it is the mean
-    fit.
+    0, and that of the mean loss below 2% of the mean fit's. If there is none, it is the mean fit.
     Group interactions need the group of every new row, so they are reported and not recommended.
     Where there are more than 20,000 rows, 20,000 are drawn. Weights do not enter the search for
     groups.

@@ -317,7 +317,7 @@ _NAMES = {
 _LEGEND = (
     "In brackets: 95% intervals of the change against {reference!r}, paired row by row.",
     "An excess is a loss less what is attainable on the row, by boosted trees mixed with a linear",
-    "model: of the worst given group, of the worst group that a tree finds, of the worst tenth.",
+    "model: for the worst of the given groups, of those that a tree finds, and the worst tenth.",
     "Which group is the worst under a model is looked up on other rows than it is judged on.",
 )
 

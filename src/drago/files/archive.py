@@ -270,3 +270,13 @@ def discard(*names: str) -> None:
     for name in names:
         with suppress(OSError):
             os.unlink(name)
+
+
+def require_shallow(tree: Any, most: int) -> None:
+    """Raise where dicts and lists are nested more than so many levels deep."""
+    here = [tree]
+    for _ in range(most):
+        lists = [list(node.values()) if isinstance(node, dict) else node for node in here]
+        here = [item for items in lists if isinstance(items, list) for item in items]
+    if here:
+        raise ValueError(f"it is nested more than {most} levels deep")

@@ -21,7 +21,7 @@ from drago._validation import check_flag, shown
 from drago._version import __version__
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 from drago.estimators.collapse import Skill
-from drago.files import transformers
+from drago.files import archive, transformers
 from drago.files.archive import NAME, Array, FileKind, Path, discard, sync_folder
 from drago.result import History, Record, SolverResult, Status
 from drago.solvers.baselines import LSVRG, SGD, Prospect
@@ -397,6 +397,9 @@ def _refusal(value: Any, way: tuple[str, ...]) -> TypeError:
 def _model(arrays: dict[str, Array], settings: dict[str, Any]) -> Any:
     """The model of an archive; the sum was right, but anyone can compute one."""
     try:
+        archive.require_shallow(
+            settings["model"], 4 * _MAX_DEPTH
+        )  # a value takes four levels at most
         model = _decode(settings["model"], arrays)
     except Exception as error:  # what a constructor says to a wrong tree can be anything
         writer = shown(settings.get("drago"))
@@ -429,7 +432,7 @@ def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
     if kind == "type":
         return _TYPES[content]
     if kind == "dtype":
-        return _dtype(content)
+        return transformers.dtype_of(content)
     if kind in _SCALARS:
         return _SCALARS[kind](content)
     if kind not in _CLASSES and kind not in transformers.known():
@@ -445,13 +448,6 @@ def _decode(tree: Any, arrays: dict[str, Array]) -> Any:
 
 def _values(trees: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Any]:
     return {name: _decode(tree, arrays) for name, tree in trees.items()}
-
-
-def _dtype(text: str) -> np.dtype[Any]:
-    found = np.dtype(text)
-    if found.kind not in "biufUO" or found.names is not None:
-        raise ValueError(f"the dtype {shown(text)} is not known")
-    return found
 
 
 def _is_plain(item: Any) -> bool:

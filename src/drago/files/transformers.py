@@ -11,6 +11,8 @@ import warnings
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 # Attributes of a fitted transformer that are not public; all others end with an underscore.
 _PRIVATE = frozenset(
     (
@@ -69,6 +71,14 @@ def check_parts(cls: type, params: dict[str, Any], fitted: dict[str, Any]) -> No
         own = name in _PRIVATE or (name.endswith("_") and not name.startswith("_"))
         if not own or hasattr(cls, name):
             raise ValueError(f"{name!r} is not known as an attribute of a fitted {cls.__name__}")
+
+
+def dtype_of(text: str) -> np.dtype[Any]:
+    """A dtype of bool, numbers, str or objects by its name."""
+    found = np.dtype(text)
+    if found.kind not in "biufUO" or found.names is not None:
+        raise ValueError(f"the dtype {text!r} is not known")
+    return found
 
 
 def version() -> str:

@@ -372,8 +372,8 @@ class _Between:
         return np.append(self.edges, math.inf)
 
 
-# Rows whose sums by bucket are made one after the other: the sums of these are added in pairs.
-_RUN = 1 << 12
+# Sums by bucket of 2 to this power rows are made one after the other, those of these in pairs.
+_RUN = 12
 
 
 def _by_bucket(
@@ -387,8 +387,8 @@ def _by_bucket(
     if p is not None:
         terms = [p, *(term * p for term in terms)]
     if bucket.device.type == "cpu":
-        runs = -(-int(bucket.shape[0]) // _RUN) or 1
-        label = bucket + size * (torch.arange(bucket.shape[0]) // _RUN)
+        runs = -(-int(bucket.shape[0]) >> _RUN) or 1
+        label = bucket + size * (torch.arange(bucket.shape[0]) >> _RUN)
         found = [torch.bincount(label, term, minlength=size * runs) for term in terms]
         sums = [each.view(runs, size).sum(0) for each in found]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,14 @@ def html_report(
     name = "Who is served worst" if title is None else title
     unit = unit_of(facts.model)
     least = 0 if rows else LEAST
+    if facts.groups is not None and facts.worst.groups["rows"].max() < least:
+        facts = replace(facts, worst=replace(facts.worst, groups={}))
     has_groups = facts.groups is not None
     parts: list[tuple[str, str, str]] = []
     refits: Refits | str = ""
     curve = ""
     if audit is None:
-        refits = refit(facts)
+        refits = refit(facts, least)
         verdict = [words.verdict(facts, refits)]
         parts.append(("models", "Mean model and robust model", sections.models(facts, refits)))
     else:

@@ -85,8 +85,11 @@ class Refits:
     is_finished: bool
 
 
-def refit(facts: Facts) -> Refits | str:
-    """The models on folds; or why there are none, in a sentence."""
+def refit(facts: Facts, least: int = 0) -> Refits | str:
+    """The models on folds; or why there are none, in a sentence.
+
+    Groups of fewer than `least` rows are judged as one.
+    """
     X, y, groups, weight = _rows(facts)
     why_not = _too_few(facts, y)
     if why_not:
@@ -138,7 +141,7 @@ def refit(facts: Facts) -> Refits | str:
     losses = np.hstack([each for _, each in found])
     parts = np.concatenate([np.full(test.size, k) for k, (test, _) in enumerate(found)])
     pair = losses[[0, 1 + own]]
-    labels = None if groups is None else groups[rows]
+    labels = None if groups is None or not facts.has_groups else _largest(groups[rows], least)
     judged = Judged(
         pair, weight[rows], np.zeros(rows.size), labels, parts, None, np.full(2, np.nan)
     )
@@ -169,17 +172,18 @@ def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector]:
             drawn = np.random.default_rng(_SEED).choice(kept.size, MOST_ROWS, replace=False)
             kept = kept[np.sort(drawn)]
         X = X if kept.size == facts.y.shape[0] else _safe_indexing(X, kept)
-    groups = None if facts.groups is None else _largest(facts.groups[kept])
+    groups = None if facts.groups is None else facts.groups[kept]
     return X, facts.y[kept], groups, facts.weight[kept]
 
 
-def _largest(groups: Array) -> Array:
+def _largest(groups: Array, least: int) -> Array:
     """The labels of the largest groups; the others are one, as intervals of so many take long."""
     labels, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    if labels.size <= MOST_GROUPS:
+    kept = counts >= least
+    if labels.size > MOST_GROUPS:
+        kept[np.argsort(-counts, kind="stable")[MOST_GROUPS - 1 :]] = False
+    if kept.all():
         return groups
-    kept = np.zeros(labels.size, dtype=bool)
-    kept[np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1]] = True
     return np.where(kept[codes.reshape(-1)], groups.astype(str), SMALLER)
 
 
@@ -231,7 +235,8 @@ def levels_of(model: Any) -> tuple[str, list[tuple[str, Any, float]]]:
                     ]
     if cost > 0:
         return "shift cost", [
-            (_FITTED if f == 1 else f"cost × {1 / f:.1g}", level, cost / f) for f in _FACTORS
+            (_FITTED if f == 1 else f"cost × {float(f'{1 / f:.1g}'):g}", level, cost / f)
+            for f in _FACTORS
         ]
     size = float(getattr(getattr(model, "result_", None), "primal", 1.0)) or 1.0
     costs = [abs(size), 0.3 * abs(size), 0.1 * abs(size)]

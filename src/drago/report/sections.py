@@ -117,7 +117,7 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
         if not refits.is_finished:
             parts.append(paragraph("Some of these fits ended before they reached their tolerance."))
         parts.append(changes(refits.comparison, plain=True))
-        if facts.groups is not None:
+        if facts.has_groups:
             parts.append(
                 paragraph(
                     "Which group is the worst is looked up on other rows than those it is judged "
@@ -132,7 +132,7 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
             "worst tenth's loss": [worst.tail_loss],
             "loss under its worst-case weights": [worst.worst_case_loss],
         }
-        if facts.groups is not None:
+        if facts.has_groups:
             able = worst.groups["loss"][worst.groups["rows"] >= LEAST]
             columns["worst group's loss"] = [float(able[0]) if able.size else np.nan]
         parts.append(
@@ -152,12 +152,12 @@ def _joined(found: Comparison) -> str:
 def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
     """Each group's loss with its interval, and what robustness changes for it."""
     found, least = facts.worst.groups, 1 if rows else LEAST
+    if not found:
+        return paragraph(f"All groups have fewer than {LEAST} rows, and row data is left out.")
     kept = np.flatnonzero(found["rows"] >= least)
     hidden = found["rows"].size - kept.size
     parts = []
     shown = kept[:_MOST_GROUPS]
-    if not shown.size:
-        return paragraph(f"All groups have fewer than {LEAST} rows, and row data is left out.")
     labels = [label_of(label) for label in found["group"][shown].tolist()]
     loss, low, high = (found[name][shown] for name in ("loss", "low", "high"))
     if facts.worst.losses.min() >= 0:  # and so are their means
@@ -340,10 +340,11 @@ def settings(model: Any, extra: dict[str, Any] | None = None) -> str:
         items["solver"] = f"{result.solver}, {result.n_passes:.4g} visits to all rows"
         items["time of the fit"] = f"{result.time:.3g} s"
     items |= extra or {}
-    given = dict(model.get_params(deep=False)) if hasattr(model, "get_params") else {}
-    items |= {f"{name} =": value for name, value in given.items()}
+    items["as code"] = " ".join(repr(model).split())
     items |= made_by()
-    return listed(items)
+    given = model.get_params(deep=False) if hasattr(model, "get_params") else {}
+    every = listed({f"{name} =": repr(value) for name, value in given.items()})
+    return f"{listed(items)}<details><summary>All parameters</summary>{every}</details>"
 
 
 def made_by() -> dict[str, str]:
@@ -360,5 +361,7 @@ def made_by() -> dict[str, str]:
 
 def listed(items: dict[str, Any]) -> str:
     """Names and values."""
-    inner = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in items.items())
+    inner = "".join(
+        f"<dt>{text(name)}</dt><dd>{text(value, 300)}</dd>" for name, value in items.items()
+    )
     return f'<dl class="list">{inner}</dl>'

@@ -201,9 +201,7 @@ def certificate(result: Any, exact: bool = True) -> list[str]:
 
 def share(value: float) -> str:
     """A small share in percent."""
-    if value == 0:
-        return "0%"
-    return f"{100 * value:.2g}%" if value >= 1e-7 else "0.00001%"
+    return f"{100 * value:.2g}%" if value >= 1e-5 else "0.001%"
 
 
 def _percent(value: float) -> str:
