@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import dask
@@ -24,11 +25,15 @@ from bench_cluster import collections, terms
 from distributed import Client, LocalCluster
 
 import drago
+from drago.rows.cluster import open as opening
 
 
 def kill_later(client: Client, after: float, everybody: bool) -> threading.Thread:
     """Kill a worker, or all of them, in so many seconds."""
-    pids = sorted(client.run(os.getpid).values())
+    pids: list[int] = []
+    while not pids:  # a worker that has just come back may not answer yet
+        with suppress(OSError):
+            pids = sorted(client.run(os.getpid).values())
 
     def go() -> None:
         time.sleep(after)
@@ -55,6 +60,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     random.seed(0)
+    opening.RULE = opening._PartRule(parts=8, least=1)  # several parts of few rows
     dask.config.set({"distributed.deploy.lost-worker-timeout": "120s"})
     with (
         LocalCluster(

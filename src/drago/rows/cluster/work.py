@@ -62,7 +62,8 @@ def steepest_of(part: ArrayPart, dlosses: Matrix, index: Index, lengths: Vector)
 
 
 def counts_above(part: ArrayPart, weight: Vector, levels: Vector) -> Index:
-    """How many rows weigh more than each of some levels, which fall."""
+    """How many rows weigh more than each of some levels, which fall and are at least 0."""
+    weight = weight[weight > 0.0]
     rising = np.sort(levels)
     below = np.bincount(np.searchsorted(rising, weight, side="left"), minlength=levels.size + 1)
     return (weight.size - np.cumsum(below)[:-1])[::-1]
@@ -114,19 +115,18 @@ def cut(whole: Any, sizes: Sequence[int]) -> Any:
 def as_dask_array(rows: DaskRows, values: Node) -> Any:
     """A vector of the rows as a Dask array, one chunk for each bundle."""
     import dask.array as da
+    from dask import delayed
 
     layout = rows.layout
     group, index = rows.held(values)
-    handles = layout.engine.map(
-        vectors_of, group.handles, [index] * len(group.handles), name="vector"
-    )
+    vectors = delayed(vectors_of, pure=False)
     more = () if values.shadow is None else values.shadow.shape[1:]
     dtype = np.float64 if values.shadow is None else values.shadow.dtype
     sizes = [sum(each) for each in layout.bundled(layout.sizes)]
     return da.concatenate(
         [
-            da.from_delayed(layout.engine.delayed(handle), (size, *more), dtype=dtype)
-            for handle, size in zip(handles, sizes)
+            da.from_delayed(vectors(layout.engine.delayed(handle), index), (size, *more), dtype)
+            for handle, size in zip(group.handles, sizes)
         ]
     )
 
