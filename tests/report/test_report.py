@@ -367,8 +367,10 @@ def test_the_verdict_follows_the_interval():
         return words.verdict(facts, found)
 
     base = found.comparison.table["mean_loss"][0]
-    assert said(-2.0, -1.0).startswith("Robustness helps the worst tenth")
-    assert said(1.0, 2.0).startswith("Robustness does harm")
+    assert said(-2.0, -1.0).startswith(
+        "Refitted on parts of these rows, robustness helps the worst tenth"
+    )
+    assert "robustness does harm" in said(1.0, 2.0)
     assert "cannot tell" in said(-base, base)
     assert "nothing that these rows could show" in said(-0.01 * base, 0.01 * base)
     assert "the same here" in said(0.0, 0.0)

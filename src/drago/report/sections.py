@@ -311,9 +311,9 @@ def weights(facts: Facts, rows: bool) -> str:
     parts = [
         paragraph(
             "The model was fitted for the worst reweighting of the rows that its settings allow. "
-            f"Of these {facts.n_rows} rows, {number(worst.effective_sample_size, 3)} share that "
-            "weight (effective sample size). A row of weight 2 counts twice as much as in a plain "
-            "mean."
+            f"The weights are as uneven as if {number(worst.effective_sample_size, 3)} of the "
+            f"{facts.n_rows} rows counted equally (effective sample size). A row of weight 2 "
+            "counts twice as much as in a plain mean."
         )
     ]
     if getattr(facts.model, "baseline_", None) is not None and facts.baseline is None:
