@@ -25,11 +25,11 @@ mean fit's skill there) and said so.
 
 The report compares with the mean fit of the same l2_reg, or with the tuned one (the lower half of
 the list): changes in percent, of an excess in percent of the mean fit's mean loss; averages over
-the sets of the means over splits, ± half of a 95% interval over the sets; "worst set" is the largest
-change of a mean loss, and "breached" counts the sets whose paired 95% interval over the splits lies
-above the limit (2% for the first half, 3% for the second). Last, the level of the default: chosen
-on every other set (the least loss of the worst group on average, with a mean loss at most 0.5%
-above the mean fit's on average and 2% on every set), and judged on the others.
+the sets of the means over splits, ± half of a 95% interval over the sets; "worst set" is the
+largest change of a mean loss, and "breached" counts the sets whose paired 95% interval over the
+splits lies above the limit (2% for the first half, 3% for the second). Last, the level of the
+default: chosen on every other set (the least loss of the worst group on average, with a mean loss
+at most 0.5% above the mean fit's on average and 2% on every set), and judged on the others.
 
     python benchmarks/bench_held_out.py --csv FILE [--resume] [--report] [--data NAME ...]
                                         [--methods NAME ...] [--splits 5]
