@@ -1,4 +1,4 @@
-"""drago: distributionally robust learning with a certificate of optimality and nothing to tune.
+"""drago: distributionally robust learning with a certificate of optimality and no solver to tune.
 
 ``min over w  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
 
