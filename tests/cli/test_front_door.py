@@ -104,5 +104,5 @@ def test_columns_are_listed_whole():
     from drago.cli.columns import require_columns
 
     frame = pd.DataFrame({name: [0] for name in ["region", *(f"measure_{k}" for k in range(30))]})
-    with pytest.raises(ValueError, match="did you mean 'region'.*'measure_18' and 11 more"):
+    with pytest.raises(ValueError, match=r"did you mean 'region'.*'measure_18' and 11 more"):
         require_columns(frame, ["regoin"])
