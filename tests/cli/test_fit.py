@@ -290,7 +290,7 @@ def odd_files(tmp_path_factory):
         ("fit no.parquet --target y --model m", 1, "no.parquet cannot be read as parquet"),
         ("fit no.feather --target y --model m", 1, "no.feather cannot be read as feather"),
         ("predict none d.csv --out p.csv", 1, "There is no model file"),
-        ("predict d.csv d.csv --out p.csv", 1, "The model file d.csv cannot be used"),
+        ("predict d.csv d.csv --out p.csv", 1, "d.csv is not a drago model"),
         ("predict plain d.csv --out p.csv", 1, "does not say which columns it takes"),
         ("predict good d.csv --out p.xlsx", 1, ".parquet or .feather, not .xlsx"),
         ("predict good other.csv --out p.csv", 1, "there is no column 'a', which the model needs"),
@@ -298,6 +298,7 @@ def odd_files(tmp_path_factory):
         ("predict good d.csv --out p.csv --keep z", 1, "no column 'z'"),
         ("report good d.csv --out p.pdf", 1, "a report is HTML"),
         ("audit d.csv --target z", 1, "there is no column 'z'"),
+        ("fit no.csv --target y --model m --uncertainty cvr", 1, "did you mean cvar?"),
         ("dance", 2, "dance"),
     ],
 )

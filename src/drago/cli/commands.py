@@ -114,6 +114,7 @@ def fit(
     memory_limit: str | None,
 ) -> None:
     """`drago fit`."""
+    told.check()
     tables.require_place(path)
     began = time.perf_counter()
     notes: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.base import is_classifier
 from drago._validation import check_groups
 from drago.certificate.certificate import Certificate
 from drago.certificate.certify import certify
-from drago.cli import columns
+from drago.cli import columns, tables
 from drago.cli.columns import Plan
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 from drago.files import models
@@ -23,6 +24,11 @@ from drago.sources.source import Source
 from drago.terms.uncertainty import CVaR
 
 Array = npt.NDArray[Any]
+
+SETS = (
+    "mild", "worst_group", "excess_tail", "cvar", "extremile", "esrm", "chi2_ball", "kl_ball",
+    "simplex",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,16 @@ class Settings:
     tol: float = 1e-4
     time_limit: float | None = None
     seed: int = 0
+
+    def check(self) -> None:
+        """Raise for a set that does not exist, before rows are read."""
+        if self.uncertainty is None or self.uncertainty in SETS:
+            return
+        near = get_close_matches(self.uncertainty, SETS, 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(
+            f"--uncertainty {self.uncertainty} does not exist{meant}; there are {', '.join(SETS)}."
+        )
 
     def estimator(self, labels: bool, has_groups: bool) -> Any:
         """The model, not fitted."""
@@ -118,6 +134,11 @@ def source_of(
 
 def saved(path: str) -> tuple[Any, Plan]:
     """A model of this command, and the plan of its columns."""
+    if path.lower().endswith((*tables.CSV, *tables.PARQUET, *tables.FEATHER)):
+        raise ValueError(
+            f"{path} is not a drago model. Give the file that `drago fit --model` wrote first, "
+            "then the data."
+        )
     model, notes = models.read(path)
     if "plan" not in notes:
         raise ValueError(
