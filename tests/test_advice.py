@@ -518,3 +518,11 @@ def test_models_of_what_is_no_table():
     # Rows of one class alone.
     ups = np.flatnonzero(labels == "up")
     assert np.isfinite(drago.compare(models, X[ups], labels[ups]).line("one")["mean_loss"])
+
+
+def test_a_model_in_place_of_rows_is_refused_in_words():
+    message = (
+        r"a model \(DROClassifier\) was given; audit chooses its own models: call audit\(X, y\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        drago.audit(drago.DROClassifier(), np.zeros((20, 2)), np.arange(20) % 2)

@@ -97,6 +97,13 @@ def refuse_masked(name: str, value: Any) -> None:
             )
 
 
+def refuse_model(X: Any, hint: str) -> None:
+    """Models given in place of the rows are refused."""
+    if hasattr(X, "fit") and hasattr(X, "predict"):
+        name = X.__name__ if isinstance(X, type) else type(X).__name__
+        raise TypeError(f"X must be a table of rows, but a model ({name}) was given; {hint}")
+
+
 def numeric(name: str, value: Any) -> Array:
     """`value` as an array of real numbers, not copied where that is not needed."""
     if hasattr(value, "detach"):  # a tensor, maybe on a device or with a gradient

@@ -601,6 +601,7 @@ def test_without_pandas_there_is_no_frame(monkeypatch):
     ({"y": np.where(np.arange(60) == 5, np.nan, 1.5)}, "y contains 1 NaN"),
     ({"X": np.zeros((3, 2)), "y": np.ones(3)}, "minimum of 4"),
     ({"X": np.full((60, 2), np.inf)}, "infinity"),
+    ({"X": Ridge()}, r"a model \(Ridge\) was given; call find_groups\(X, y, model\)"),
     ({"X": np.ma.masked_less(np.arange(120.0).reshape(60, 2), 3)}, "masked"),
 ])  # fmt: skip
 def test_wrong_input_is_refused_in_words(settings, message):

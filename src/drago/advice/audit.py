@@ -18,6 +18,7 @@ from drago._validation import (
     check_number,
     check_sample_weight,
     refuse_masked,
+    refuse_model,
     shown,
 )
 from drago.advice.code import code_of
@@ -175,6 +176,7 @@ def audit(
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)
     check_number("time_budget", time_budget, low=0)
+    refuse_model(X, "audit chooses its own models: call audit(X, y).")
     notes: list[str] = []
     if isinstance(X, Source):
         X, y, groups, sample_weight = _drawn(X, y, groups, sample_weight, task, random_state, notes)

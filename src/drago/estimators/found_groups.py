@@ -20,6 +20,7 @@ from drago._validation import (
     check_vector,
     is_missing,
     refuse_masked,
+    refuse_model,
     shown,
 )
 from drago.estimators.baseline import check_kind, folds, out_of_fold_losses
@@ -132,6 +133,7 @@ def find_groups(
     >>> found.labels([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     array([0, 1])
     """
+    refuse_model(X, "call find_groups(X, y, model).")
     if isinstance(X, Source):
         given = {"y": y, "groups": groups, "sample_weight": sample_weight}
         rows = drawn(X, "groups were found", _seed(random_state), task, **given)
