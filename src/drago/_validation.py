@@ -6,6 +6,7 @@ Every function here returns the value in the form that the library works with, o
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import sys
@@ -82,7 +83,9 @@ def check_option(name: str, value: Any, allowed: Iterable[str]) -> str:
     words = list(allowed)
     if not isinstance(value, str) or value not in words:
         listed = ", ".join(f"{word!r}" for word in words)
-        raise ValueError(f"{name} must be one of {listed}, but {shown(value)} was given.")
+        near = difflib.get_close_matches(str(value).lower(), words, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name} must be one of {listed}, but {shown(value)} was given.{hint}")
     return value
 
 

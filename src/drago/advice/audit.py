@@ -322,7 +322,10 @@ def _tried(
             "time_budget tells more."
         )
     elif len(found) > once:
-        notes.append(f"Judged on {len(found)} folds, {once} a pass over the rows.")
+        repeats, more = divmod(len(found), once)
+        part = f", and {more} folds of the next" * (more > 0)
+        plural = "s" * (repeats > 1)
+        notes.append(f"{repeats} repeat{plural} of {once}-fold cross-validation{part}.")
     rows = np.concatenate([each["rows"] for each in found])
     losses = np.hstack([each["losses"] for each in found])
     errors = np.full(len(task.names), np.nan)
