@@ -45,7 +45,7 @@ class DROProblem:
 
     ``min over w in W  max over q in Q  sum_i q_i (l_i(w) - b_i) - nu D(q || p) + (mu/2) ||w||^2``
 
-    with the losses l_i, a baseline b_i (0 unless given), the normal weights p, and D, which measures
+    with the losses l_i, a baseline b_i (0 unless given), the normal weights p, and D, which says
     how far q is from p. The problem never changes, and keeps `X` without a copy where it can.
 
     Parameters

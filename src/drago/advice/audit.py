@@ -122,11 +122,12 @@ def audit(
     random_state: int = 0,
     verbose: int = 1,
 ) -> Audit:
-    """Try what may help the worst-hit part of the data, and say what does.
+    """Compare several ways to help the worst-served rows, by cross-validation, and recommend one.
 
-    By cross-validation on the rows given: the mean fit with its l2_reg chosen, robust fits chosen
-    under a cap on the mean loss (`DROClassifierCV`, `DRORegressorCV`), the mean fit with found
-    groups as features, with group interactions, with groups of equal weight, and boosted trees.
+    You give data, not a model (to compare your own models use `compare`). Tried are: the ordinary
+    (mean) fit with its l2_reg chosen; robust fits chosen under a cap on the mean loss
+    (`DROClassifierCV`, `DRORegressorCV`); the mean fit with found groups as features, with
+    interactions of groups and features, and with groups of equal weight; and boosted trees.
 
     Parameters
     ----------
