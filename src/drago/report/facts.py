@@ -197,8 +197,9 @@ def _origin(model: Any, worst: WorstCaseReport, baseline: Any) -> str:
     size = max(abs(certified), float(np.abs(p @ losses)), np.finfo(float).tiny)
     if abs(own - certified) <= same * size:
         return TRAINING
-    if getattr(model, "baseline_", None) is not None and baseline is None:
-        return UNCLEAR  # the objective is about losses less something that is not known here
+    known: Any = getattr(model, "baseline_", None)
+    if known is not None and np.size(known) == 0 and baseline is None:
+        return UNCLEAR  # a baseline that was not saved with the model: its objective is unknown
     kept: Any = getattr(model, "dual_weights_", None)
     return UNCLEAR if kept is not None and np.size(kept) == p.size else HELD_OUT
 
