@@ -25,11 +25,11 @@ mean fit's skill there) and said so.
 
 The report compares with the mean fit of the same l2_reg, or with the tuned one (the lower half of
 the list): changes in percent, of an excess in percent of the mean fit's mean loss; averages over
-the sets of the means over splits, with a 95% interval over the sets; "worst set" is the largest
-change of a mean loss, and "breached" counts the sets whose paired 95% interval over the splits lies
-above the limit (2% for the first half, 3% for the second). Last, the level of the default: chosen
-on every other set (the least loss of the worst group on average, with a mean loss at most 0.5%
-above the mean fit's on average and 2% on every set), and judged on the others.
+the sets of the means over splits, ± half of a 95% interval over the sets; "worst set" is the
+largest change of a mean loss, and "breached" counts the sets whose paired 95% interval over the
+splits lies above the limit (2% for the first half, 3% for the second). Last, the level of the
+default: chosen on every other set (the least loss of the worst group on average, with a mean loss
+at most 0.5% above the mean fit's on average and 2% on every set), and judged on the others.
 
     python benchmarks/bench_held_out.py --csv FILE [--resume] [--report] [--data NAME ...]
                                         [--methods NAME ...] [--splits 5]
@@ -201,6 +201,12 @@ def interval(values: Any) -> float:
     return quantile * float(values.std(ddof=1)) / float(np.sqrt(values.size))
 
 
+def shown(values: Any) -> str:
+    """A mean with half of its interval; of one value there is none."""
+    spread = f" ± {interval(values):5.2f}" if np.size(values) > 1 else ""
+    return f"{np.mean(values):+8.2f}{spread}".rjust(16)
+
+
 def report(rows: list[dict[str, Any]]) -> None:
     """Every method against the mean fit, or against the tuned one."""
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
@@ -289,8 +295,8 @@ def levels(found: Any, names: list[str]) -> None:
         mean, worst = table[best][there].T
         print(
             f"{'odd sets' if first else 'even sets':12s} {best:5.1f} "
-            f"{mean.mean():+7.2f} ({interval(mean):5.2f}) {mean.max():+10.2f} "
-            f"{worst.mean():+7.2f} ({interval(worst):5.2f})"
+            f"{shown(mean)} {mean.max():+10.2f} "
+            f"{shown(worst)}"
         )
 
 
@@ -321,7 +327,7 @@ def _line(found: Any, method: str, against: str, names: list[str]) -> str:
         return ""
     cells = [f"{method:15s} {len(columns['mean_loss']):4d}"]
     for key, values in columns.items():
-        cells.append(f"{np.mean(values):+7.2f} ({interval(values):5.2f})".rjust(16))
+        cells.append(shown(values))
         if key == "mean_loss":
             cells.append(f"{max(values):+10.2f} {breached:8d}")
         elif key != "tail_excess":

@@ -29,6 +29,7 @@ extensions = [
     "formulas",
     "names",
     "copies",
+    "gallery_links",
 ]
 exclude_patterns = ["_ext", "_static", "_templates", "gallery/*.py", "gallery/*.ipynb", "README.md"]
 templates_path = ["_templates"]

@@ -3,12 +3,12 @@ Before and after
 ================
 
 A plain fit is good on average, and the average can hide a group that it serves badly. Here 600
-drawn patients are treated in three clinics. On the island, where one patient in ten lives, the same
-dose does less. A line through all patients is a line through the other two clinics.
+simulated patients are treated in three clinics. On the island, where one patient in ten lives, the
+same dose does less. A line through all patients is a line through the other two clinics.
 
-A robust fit asks for the line that stays good if the clinics' shares change in the least welcome
-way. It gives the island a better line, and the others pay for it with a slightly worse one. Both
-fits are judged on other patients than they were fitted on.
+A robust fit gives badly served clinics more weight, within limits, and takes the line whose
+weighted loss is smallest in that worst case. The island gets a better line, and the others pay for
+it: the north's loss rises most. Both fits are judged on other patients than they were fitted on.
 """
 
 # %%

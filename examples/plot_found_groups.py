@@ -7,8 +7,8 @@ looks for groups with a rule in words. It compares the losses of a model with wh
 fits a small tree to the difference on one half of the rows, and judges the groups on the other
 half, so that a lucky find does not count.
 
-Drawn patients: for those under 20 with a high pressure, the treatment works the other way. A linear
-model cannot see that; the search does.
+Simulated patients: for those under 20 with a high pressure, the treatment works the other way. A
+linear model cannot see that; the search does.
 """
 
 # %%

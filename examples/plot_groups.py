@@ -2,10 +2,10 @@
 Groups in a frame: who gains, who pays
 ======================================
 
-Drawn patients of three clinics. On the island, where one in seven is treated, the dose works the
-other way. Four fits, each judged on patients that it was not fitted on: the mean fit, the clinics
-weighted alike, the preset "worst_group", and the same with a shift cost that a search by the worst
-clinic's held-out loss has chosen.
+Simulated patients of three clinics. On the island, where one in seven is treated, the dose works
+the other way. Four fits, each judged on patients that it was not fitted on: the mean fit, the
+clinics weighted alike, the preset "worst_group", and the same with a shift cost that a search by
+the worst clinic's held-out loss has chosen.
 """
 
 # %%

@@ -65,7 +65,7 @@ def _linear(results: Results) -> list[Claim]:
         Claim(
             "Theorem; Conclusion",
             "DRAGO converges for any nu > 0 with a suitable step size (b = n/d).",
-            f"Drawn data, the stationary start, nu in {{{values}}}: with the best step size "
+            f"Simulated data, the stationary start, nu in {{{values}}}: with the best step size "
             f"{sum(there)} of {len(there)} reach 1e-8.",
             verdict(there),
             "the best step size gets to 1e-8 for each of these nu: no more than these were tried",
@@ -96,8 +96,8 @@ def _needs_shift_cost(results: Results) -> list[Claim]:
     lsvrg, prospect, drago, steady = map(told, ("lsvrg", "prospect", "drago-n/d", "steady-n/d"))
     one = rows[0]
     how = (
-        f"Drawn data, n = {one['n']:,}, d = {one['d']}, CVaR 0.5, mu = 1, the best of many step "
-        f"sizes for each nu, within {one['passes']:,.0f} n calls. "
+        f"Simulated data, n = {one['n']:,}, d = {one['d']}, CVaR 0.5, mu = 1, the best of many "
+        f"step sizes for each nu, within {one['passes']:,.0f} n calls. "
     )
     calls = f"alls by n to {LEVELS[2]:g}, for nu:"
     own = where["drago-n/d", small][2]
@@ -241,8 +241,8 @@ def _rates(results: Results) -> list[Claim]:
             Claim(
                 "Theorem",
                 f"The number of iterations grows {words}.",
-                f"Drawn data, n = {some[0]['n']:,}, d = {some[0]['d']}, the stationary start, the "
-                "best step size each: "
+                f"Simulated data, n = {some[0]['n']:,}, d = {some[0]['d']}, the stationary start, "
+                "the best step size each: "
                 f"{values} iterations a decade. Exponent over the harder half {measured:.2f}, "
                 f"predicted {predicted:g}; at most {share:.2g} times the bound with constant 1.",
                 verdict([held]),

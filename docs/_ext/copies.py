@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from gallery_links import to_gallery
 from sphinx.application import Sphinx
 from sphinx.util.inspect import safe_getattr
 
@@ -58,7 +59,7 @@ def of_page(app: Sphinx, name: str) -> str | None:
         return of_example(Path(app.srcdir).parent / "examples" / f"{source.stem}.py")
     if source.suffix != ".md":
         return None
-    text = source.read_text()
+    text = to_gallery(source.read_text(), ".md")
     included = re.search(r"```\{include\} (\S+)", text)
     return (source.parent / included[1]).read_text() if included else text
 

@@ -1,4 +1,4 @@
-"""drago: distributionally robust learning with a certificate of optimality and nothing to tune.
+"""drago: distributionally robust learning with a certificate of optimality and no solver to tune.
 
 The rows get new weights q, chosen to make the loss as large as the uncertainty set Q allows; the
 model is fitted for those weights:

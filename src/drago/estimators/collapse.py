@@ -1,8 +1,8 @@
 """Has a robust fit given up? Its skill against that of the mean fit.
 
 ``skill = 1 - mean loss / mean loss of the best constant model``. Where the tail of the losses is
-noise, the worst case is served best by a model that says the same of every row: its skill goes to
-zero, and its answers are of no use.
+noise, the worst case is served best by a model that predicts the same for every row: its skill goes
+to zero, and its answers are of no use.
 """
 
 from __future__ import annotations
