@@ -1,5 +1,7 @@
 """`compare` and `audit`: models side by side, paired intervals, and a verdict."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -392,6 +394,14 @@ def test_the_verdict(gain, error, words):
     assert lines[2].startswith("Nothing else that was tried")
     assert lines[3].startswith("Use the mean fit")
     assert ("more than 2%" in lines[3]) == (gain > 0 and error < 1)
+
+
+def test_the_group_with_the_largest_loss_is_called_the_worst():
+    """Also where another one has the larger excess, which is said then."""
+    found = comparison((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), (0.01, 0.01, 0.01))
+    line = verdict_of(replace(found, worst_group="a"), "mean fit", True)[0]
+    assert line.startswith("The mean fit serves 'b' worst: a loss of 2.000 on 2000 rows")
+    assert line.endswith("is largest for 'a'.")
 
 
 def test_the_mean_fit_itself_is_called_so():

@@ -74,3 +74,35 @@ def test_reports_of_few_rows(drago_, five, n):
     done = drago_("report", five[0] / "regression.drago", "few.csv", "--out", "r.html")
     assert done.code in (0, 1), done.err
     assert os.path.exists("r.html") == (done.code == 0)
+
+
+def test_messages_name_options_and_not_arguments():
+    from drago.cli.out import on_command_line
+
+    assert on_command_line("give a larger time_limit, or tol=1") == (
+        "give a larger --time-limit, or --tol=1"
+    )
+    assert on_command_line("uncertainty='cvar' needs tail_fraction=") == (
+        "--uncertainty cvar needs --tail-fraction"
+    )
+    for same in ("there is no column 'tol'", "--memory-limit", "the uncertainty is large"):
+        assert on_command_line(same) == same
+
+
+@pytest.mark.parametrize(
+    "gap, told", [(1.0, "100%"), (6.6e-28, "less than 0.001%"), (5.7e-5, "0.0057%")]
+)
+def test_shares_are_numbers_that_people_read(gap, told):
+    from drago.cli.commands import _share
+
+    assert _share(gap) == told
+
+
+def test_columns_are_listed_whole():
+    import pandas as pd
+
+    from drago.cli.columns import require_columns
+
+    frame = pd.DataFrame({name: [0] for name in ["region", *(f"measure_{k}" for k in range(30))]})
+    with pytest.raises(ValueError, match=r"did you mean 'region'.*'measure_18' and 11 more"):
+        require_columns(frame, ["regoin"])

@@ -127,11 +127,59 @@ def test_groups_of_single_rows_are_no_groups_without_row_data():
     model = drago.DRORegressor(drago.CVaR(0.3)).fit(X, y)
     each = np.array([f"one-{k}" for k in range(200)])
     found = check(drago.html_report(model, X, y, groups=each, rows=False))
-    assert "one-" not in found.raw and "All groups have fewer than 10 rows" in found.text
+    assert "one-" not in found.raw and "No group is shown, to protect" in found.text
     assert "worst group" not in found.text
     some = np.where(np.arange(200) < 150, "many", each)
     found = check(drago.html_report(model, X, y, groups=some, rows=False))
-    assert "one-" not in found.raw and "Left out: 50 groups" in found.text
+    assert "one-" not in found.raw and "50 groups are shown as one" in found.text
+
+
+@pytest.mark.parametrize("uncertainty", ["mild", "worst_group"])
+@pytest.mark.parametrize("sizes", [(3, 60, 100), (3, 4, 60, 100), (6, 7, 60, 100)])
+def test_a_small_group_cannot_be_computed_from_the_others(uncertainty, sizes):
+    """What all rows lose, less what the groups that are shown lose, is of ten rows at least."""
+    names = np.array([f"g{k}" for k in range(len(sizes))])
+    groups = np.repeat(names, sizes)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(groups.size, 2))
+    y = X[:, 0] + rng.normal(size=groups.size) + 9.0 * (groups == "g0")
+    model = drago.DRORegressor(uncertainty).fit(X, y, groups=groups)
+    raw = drago.html_report(model, X, y, groups=groups, rows=False)
+    losses = model.losses(X, y)
+    section = raw[raw.index('id="groups"') : raw.index('id="trade-off"')]
+    shown = [name for name in names if f">{name}<" in section]
+    assert shown
+    inside = np.isin(groups, shown)
+    assert (~inside).sum() >= 10
+    hidden = losses.sum() - losses[inside].sum()
+    assert abs(hidden / (~inside).sum() - losses[groups == "g0"].mean()) > 0.1
+    small = [number(losses[groups == name].mean()) for name in names if name not in shown]
+    assert not set(small) & set(check(raw).numbers())
+    # The worst-case weights would be those of the small group, and their loss the one it has.
+    assert (
+        facts_room.without_small_groups(
+            facts_room.read(model, X, y, groups, None), 10
+        ).worst.effective_sample_size
+        > 9
+    )
+
+
+def test_an_audit_without_row_data_leaves_no_small_rest():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(["a", "b", "c"], [4, 36, 60])
+    X = rng.normal(size=(100, 2))
+    audit = drago.audit(X, X[:, 0] + rng.normal(size=100), groups=groups, time_budget=60,
+                        n_repeats=1, verbose=0)  # fmt: skip
+    found = audit.comparison
+    with_rows = drago.report.sections.audit_groups(found, "", "loss", True)
+    without = drago.report.sections.audit_groups(found, "", "loss", False)
+    assert all(f">{name}<" in with_rows for name in "abc")
+    assert ">c<" in without and ">a<" not in without and ">b<" not in without
+    assert "2 groups are left out, to protect" in without
+    page = drago.report.audit_report(audit, rows=False)
+    of_b = {found.groups["loss"][k] for k, name in enumerate(found.groups["group"]) if name == "b"}
+    assert not {number(loss) for loss in of_b} & set(check(page).numbers())
+    assert "The mean fit serves &#x27;c&#x27;" in page or "The mean fit serves" not in page
 
 
 def test_bins_hold_ten_rows_and_their_means():
@@ -319,8 +367,10 @@ def test_the_verdict_follows_the_interval():
         return words.verdict(facts, found)
 
     base = found.comparison.table["mean_loss"][0]
-    assert said(-2.0, -1.0).startswith("Robustness helps the worst tenth")
-    assert said(1.0, 2.0).startswith("Robustness does harm")
+    assert said(-2.0, -1.0).startswith(
+        "Refitted on parts of these rows, robustness helps the worst tenth"
+    )
+    assert "robustness does harm" in said(1.0, 2.0)
     assert "cannot tell" in said(-base, base)
     assert "nothing that these rows could show" in said(-0.01 * base, 0.01 * base)
     assert "the same here" in said(0.0, 0.0)

@@ -7,6 +7,9 @@ from drago.advice.table import Comparison
 
 # An interval of a change that is wider than this share of the mean fit's mean loss tells little.
 _WIDE = 0.2
+# A group of fewer rows is not called the worst, unless all are as small.
+_LEAST = 10
+SERVED_WORST = "The mean fit serves "
 _WORDS = {
     FOUND: "found groups as features",
     INTERACTIONS: "features of their own for each group, if the group of a new row is known",
@@ -35,12 +38,7 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
 
     sentences = []
     if has_groups:
-        place = found.groups["group"].index(found.worst_group) + found.models.index(MEAN)
-        sentences.append(
-            f"The mean fit serves {str(found.worst_group)!r} worst: a loss of "
-            f"{found.groups['loss'][place]:.3f} on {found.groups['rows'][place]} rows, "
-            f"{base['mean_loss']:.3f} on all."
-        )
+        sentences.append(_served_worst(found, base["mean_loss"]))
     low, high = robust[f"{name}_low"], robust[f"{name}_high"]
     if low == high == 0.0:
         sentences.append("The robust fit that was chosen under the cap is the mean fit itself.")
@@ -73,3 +71,21 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
             use += ": what helps needs the group of a new row, or may cost the mean more than 2%"
         use += "."
     return [*sentences, use]
+
+
+def _served_worst(found: Comparison, mean_loss: float) -> str:
+    """The group with the largest loss under the mean fit, and that with the largest excess."""
+    label, rows, model, loss = (found.groups[name] for name in ("group", "rows", "model", "loss"))
+    places = [k for k, name in enumerate(model) if name == MEAN]
+    large = [k for k in places if rows[k] >= _LEAST] or places
+    worst = max(large, key=lambda k: loss[k])
+    sentence = (
+        f"{SERVED_WORST}{str(label[worst])!r} worst: a loss of {loss[worst]:.3f} on {rows[worst]} "
+        f"rows, {mean_loss:.3f} on all."
+    )
+    if label[worst] != found.worst_group:
+        sentence += (
+            f" Its excess, the loss less what is attainable on the row, is largest for "
+            f"{str(found.worst_group)!r}."
+        )
+    return sentence

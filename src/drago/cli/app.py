@@ -26,7 +26,10 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="A file that `drago 
 Target = Annotated[str, typer.Option(help="The column to predict.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option(help="A column of groups; it is no feature. Several are crossed (give it again)."),
+    typer.Option(
+        help="Column with the group of each row; not used as a feature. Repeat the option for "
+        "several columns; their combinations are the groups."
+    ),
 ]
 Weights = Annotated[str | None, typer.Option(help="A column of weights of the rows.")]
 Drop = Annotated[list[str] | None, typer.Option(help="A column to leave out (give it again).")]
@@ -34,9 +37,9 @@ TaskName = Annotated[str, typer.Option(help="auto, regression or classification.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Memory = Annotated[
     str | None,
-    typer.Option(help="What rows may take in memory, as 4GB; more are read in parts (Parquet)."),
+    typer.Option(help="Memory for the rows, e.g. 4GB. Larger Parquet data is read in parts."),
 ]
-Seed = Annotated[int, typer.Option(help="Of whatever is drawn.")]
+Seed = Annotated[int, typer.Option(help="Seed for all random choices.")]
 Title = Annotated[str | None, typer.Option(help="The title of the report.")]
 NoRows = Annotated[bool, typer.Option("--no-rows", help="Leave row data out of the report.")]
 
@@ -50,7 +53,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _start(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="And no more.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Called before each command."""
@@ -67,8 +73,10 @@ def audit(
     report: Annotated[str | None, typer.Option(help="Write an HTML report to this file.")] = None,
     title: Title = None,
     no_rows: NoRows = False,
-    time_budget: Annotated[float, typer.Option(help="Seconds after which no fold is begun.")] = 60,
-    repeats: Annotated[int, typer.Option(help="How often every row is judged.")] = 3,
+    time_budget: Annotated[
+        float, typer.Option(help="Start no new fold after this many seconds.")
+    ] = 60,
+    repeats: Annotated[int, typer.Option(help="Number of cross-validation passes.")] = 3,
     seed: Seed = 0,
     memory_limit: Memory = None,
     as_json: Json = False,
@@ -96,20 +104,28 @@ def fit(
     uncertainty: Annotated[
         str | None,
         typer.Option(
-            help="mild, worst_group, excess_tail, cvar, extremile, esrm, chi2_ball, kl_ball, "
-            "simplex. The default is worst_group with --groups, else mild."
+            help="Which reweightings of the rows to guard against: mild, worst_group, excess_tail, "
+            "cvar, extremile, esrm, chi2_ball, kl_ball, simplex. The default is worst_group with "
+            "--groups, else mild."
         ),
     ] = None,
     tail_fraction: Annotated[
         float | None, typer.Option(help="Fit for the worst such share of the rows (cvar).")
     ] = None,
     shift_cost: Annotated[
-        float | None, typer.Option(help="In the unit of the loss: larger is closer to the mean.")
+        float | None,
+        typer.Option(
+            help="Price of moving weight between rows, in the unit of the loss. A larger one gives "
+            "a model closer to the mean fit."
+        ),
     ] = None,
     l2_reg: Annotated[float | None, typer.Option(help="The ridge penalty (1e-3).")] = None,
     loss: Annotated[str | None, typer.Option(help="squared or huber, for regressions.")] = None,
     choose: Annotated[
-        bool, typer.Option("--choose", help="Choose all of this by cross-validation.")
+        bool,
+        typer.Option(
+            "--choose", help="Choose --uncertainty, --shift-cost and --l2-reg by cross-validation."
+        ),
     ] = False,
     max_categories: Annotated[
         int, typer.Option(help="Features that the words of a column become, at most.")

@@ -29,6 +29,8 @@ AS_TOLD = "as told"
 MAX_CATEGORIES = 50
 # A column of words with more different ones than that share of the rows names them.
 _NAMES = 0.5
+# How alike names are where one may be meant for another, and how many are listed.
+_CLOSE, _LISTED = 0.75, 20
 # Numbers from which on the variance of a column may overflow.
 _HUGE = 1e140
 
@@ -131,12 +133,18 @@ def require_columns(frame: pd.DataFrame, names: list[str]) -> None:
     """Raise where a table has no column of a name."""
     for name in names:
         if name not in frame.columns:
-            near = get_close_matches(name, frame.columns.tolist(), 1)
+            near = get_close_matches(name, frame.columns.tolist(), 1, cutoff=_CLOSE)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise ValueError(
-                f"there is no column {name!r}{meant}; the columns are "
-                f"{shown(frame.columns.tolist())}."
+                f"there is no column {name!r}{meant}; the columns are {_listed(frame)}."
             )
+
+
+def _listed(frame: pd.DataFrame) -> str:
+    """The names of the columns, whole, up to 20 of them."""
+    names = [repr(name) for name in frame.columns.tolist()]
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_number(values: pd.Series) -> bool:
@@ -175,7 +183,7 @@ def features_of(frame: pd.DataFrame, plan: Plan) -> pd.DataFrame:
         raise ValueError(
             f"there is no column {missing[0]!r}, which the model needs"
             f"{'' if len(missing) == 1 else f' (nor {len(missing) - 1} others)'}; the columns are "
-            f"{shown(frame.columns.tolist())}."
+            f"{_listed(frame)}."
         )
     columns: dict[str, Any] = {name: numbers_of(frame[name]) for name in plan.numbers}
     columns.update({name: words_of(frame[name]) for name in plan.words})

@@ -160,17 +160,39 @@ def _tell_fit(out: Out, last: Any, path: str, seconds: float) -> None:
     if hasattr(last, "classes_"):
         facts["classes"] = len(last.classes_)
     out.found.update(facts)
-    out.facts({name.replace("_", " "): value for name, value in facts.items()}, "The fit")
+    words = {"seconds": "seconds, with reading and saving"}
+    out.facts({words.get(name, name.replace("_", " ")): value for name, value in facts.items()},
+              "The fit")  # fmt: skip
     is_fine = str(result.status) == "optimal"
     if is_fine:
-        out.say(f"\nNo model is better by more than {_share(result.rel_gap)} of what there is to "
-                "gain.")  # fmt: skip
-    out.say(f"saved: {path}")
+        out.say(
+            "\nCertified: no linear model with these settings can improve this fit by more than "
+            f"{_share(result.rel_gap)} of its gain over a model without features."
+        )
+        out.say(f"saved: {path}")
+    else:
+        out.say(
+            f"\nNot certified to {last.tol:g}: the proved gap is {result.rel_gap:.2g}. The model "
+            f"is saved; the exit code is {UNCERTIFIED}."
+        )
+        out.say(f"saved: {path}")
     out.end(FINE if is_fine else UNCERTIFIED)
 
 
 def _share(gap: float) -> str:
-    return f"{100.0 * gap:.2g}%"
+    """A share in percent, in digits that people read."""
+    percent = 100.0 * gap
+    if not percent >= 0.001:
+        return "less than 0.001%"
+    return f"{percent:.2g}%" if percent < 10 else f"{percent:.0f}%"
+
+
+_COLUMNS = {
+    "mass": "share of rows",
+    "share": "share of worst-case weight",
+    "low": "95% low",
+    "high": "95% high",
+}
 
 
 def _tell_losses(out: Out, report: Any) -> None:
@@ -191,7 +213,8 @@ def _tell_losses(out: Out, report: Any) -> None:
     )
     if report.groups:
         out.found["groups"] = {name: column.tolist() for name, column in report.groups.items()}
-        out.table(out.found["groups"], "Groups, the worst-off first")
+        columns = {_COLUMNS.get(name, name): column for name, column in out.found["groups"].items()}
+        out.table(columns, "Groups, the worst-off first")
 
 
 def predict(
@@ -214,6 +237,10 @@ def predict(
     out.found.update(rows=count, out=path)
     out.say(f"{count} predictions: {path}")
     out.end()
+
+
+# Losses that are at least 0, and so is every mean of them with a penalty.
+_NONNEGATIVE = ("squared", "huber", "logistic", "multinomial")
 
 
 def certify(out: Out, model: str, data: str, tol: float | None, memory_limit: str | None) -> None:
@@ -242,7 +269,10 @@ def certify(out: Out, model: str, data: str, tol: float | None, memory_limit: st
     }
     out.found.update(facts, certified=is_fine)
     words = {"primal": "objective", "dual": "no model is below", "rel_gap": "relative gap"}
-    out.facts({words.get(name, name): value for name, value in facts.items()})
+    told = {words.get(name, name): value for name, value in facts.items() if name != "bound"}
+    if problem.baseline is None and problem.loss.name in _NONNEGATIVE:
+        told["no model is below"] = max(float(found.dual), 0.0)
+    out.facts(told)
     if is_fine:
         out.say(
             f"\nCertified: at most {_share(found.rel_gap)} of what there is to gain on these rows "
@@ -251,9 +281,9 @@ def certify(out: Out, model: str, data: str, tol: float | None, memory_limit: st
     else:
         out.say(
             f"\nNot certified to {goal:g}: on these rows another model may be better by up to "
-            f"{_share(found.rel_gap)} of what there is to gain. That is to be expected of rows "
-            "that the model was not fitted on; for its own rows, fit it again with a smaller --tol "
-            "or a longer --time-limit."
+            f"{_share(found.rel_gap)} of what there is to gain. On rows that the model was not "
+            "fitted on this bound is rough: it does not mean that a better model exists. For its "
+            "own rows, fit it again with a smaller --tol or a longer --time-limit."
         )
     out.end(FINE if is_fine else UNCERTIFIED)
 
@@ -292,7 +322,7 @@ def report(
 
 def doctor(out: Out) -> None:
     """`drago doctor`."""
-    with out.working("looking around"):
+    with out.working("looking around, and timing a solve"):
         found = examine()
     out.found.update(found)
     for title, facts in found.items():

@@ -54,7 +54,7 @@ def _threads() -> dict[str, Any]:
     loaded = [name for name in sys.modules if name.startswith("drago.kernels._")]
     return {
         "cores": os.cpu_count(),
-        "for large data": threads_for(1 << 40),
+        "threads for large data": threads_for(1 << 40),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
         "compiled kernels": ", ".join(name.rpartition("._")[2] for name in loaded),
     }
@@ -68,7 +68,7 @@ def _places() -> dict[str, Any]:
         parent = parent.parent
     return {
         "memory": as_text(available()),
-        "limit for rows of a source": as_text(as_bytes(None)),
+        "default memory limit (--memory-limit)": as_text(as_bytes(None)),
         "cache": f"{folder} ({as_text(sum(there))} in {len(there)} files)",
         "cache can be written": "yes" if os.access(parent, os.W_OK) else "no",
     }

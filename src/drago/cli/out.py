@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ class Out:
 
     def note(self, text: str) -> None:
         """Something to know, beside the answer; once."""
+        text = on_command_line(text)
         if text in self._notes:
             return
         self._notes.append(text)
@@ -138,6 +140,7 @@ class Out:
 
     def fail(self, code: int, kind: str, message: str) -> None:
         """Say what is wrong, and end."""
+        message = on_command_line(message)
         self.found = {"command": self.found["command"], "ok": False, "error": kind,
                       "message": message}  # fmt: skip
         if not self.as_json:
@@ -206,6 +209,31 @@ def sentence(error: BaseException) -> str:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     text = str(error).strip() or type(error).__name__
     return text if isinstance(error, (ValueError, TypeError, OSError)) else f"{error!r}"
+
+
+# Arguments of Python, and the options that they are here.
+_OPTIONS = (
+    "shift_cost", "time_limit", "time_budget", "memory_limit", "tail_fraction", "l2_reg",
+    "max_categories", "uncertainty", "baseline", "tol",
+)  # fmt: skip
+_NO_WORDS = ("uncertainty", "baseline", "tol")
+_ARGUMENT = re.compile(rf"(?<![\w.'\"\-])({'|'.join(_OPTIONS)})(=(?:'([^']*)')?|(?![\w(]))")
+
+
+def on_command_line(text: str) -> str:
+    """A message of the library with its arguments as options of the command."""
+
+    def option(found: re.Match[str]) -> str:
+        name, given, value = found[1], found[2], found[3]
+        if not given and name in _NO_WORDS[:2]:
+            return found[0]  # a word like any other
+        if name == "baseline":
+            return "a fitted baseline" if value else "a baseline"
+        is_set = given == "=" and text[found.end() : found.end() + 1].isdigit()
+        after = f" {value}" if value else "=" if is_set else ""
+        return f"--{name.replace('_', '-')}{after}"
+
+    return _ARGUMENT.sub(option, text)
 
 
 def as_text(value: Any) -> str:

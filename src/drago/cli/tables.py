@@ -175,11 +175,14 @@ def write_text(text: str, path: str) -> None:
 
 def out_kind(path: str) -> str:
     """The format of a file to be written, or an error."""
-    kind = kind_of(path) if not os.path.isdir(path) else "parquet"
-    name = path.lower()
-    if kind == "csv" and not name.endswith((".csv", ".csv.gz", ".tsv")):
-        raise ValueError(f"{path} cannot be written: give .csv, .csv.gz, .tsv, .parquet, .feather.")
-    return kind
+    if os.path.isdir(path):
+        return "parquet"
+    if not path.lower().endswith((".csv", ".csv.gz", ".tsv", *PARQUET, *FEATHER)):
+        ending = os.path.splitext(path)[1] or "a name without an ending"
+        raise ValueError(
+            f"Predictions can be written as .csv, .tsv, .parquet or .feather, not {ending}."
+        )
+    return kind_of(path)
 
 
 def require_place(path: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,11 @@ from drago._interrupts import interruptible
 from drago._validation import check_flag, shown
 from drago.advice.audit import Audit
 from drago.advice.methods import MEAN, ROBUST
+from drago.advice.verdict import SERVED_WORST
 from drago.estimators.base import DROEstimator
 from drago.plotting._models import unit_of
 from drago.report import pictures, sections, words
-from drago.report.facts import LEAST, Facts, read
+from drago.report.facts import LEAST, Facts, read, without_small_groups
 from drago.report.folds import MEAN as MEAN_MODEL
 from drago.report.folds import OWN, Refits, refit
 from drago.report.page import document
@@ -85,8 +85,7 @@ def html_report(
     name = "Who is served worst" if title is None else title
     unit = unit_of(facts.model)
     least = 0 if rows else LEAST
-    if facts.groups is not None and facts.worst.groups["rows"].max() < least:
-        facts = replace(facts, worst=replace(facts.worst, groups={}))
+    facts = without_small_groups(facts, least)
     has_groups = facts.groups is not None
     parts: list[tuple[str, str, str]] = []
     refits: Refits | str = ""
@@ -96,13 +95,13 @@ def html_report(
         verdict = [words.verdict(facts, refits)]
         parts.append(("models", "Mean model and robust model", sections.models(facts, refits)))
     else:
-        verdict = audit.verdict
-        inner = sections.changes(audit.comparison, plain=False, pick=audit.recommended)
+        verdict = _said_of(audit, rows)
+        inner = sections.changes(audit.comparison, plain=False, pick=audit.recommended, rows=rows)
         inner += _told(audit.notes) + sections.models(facts, "", own=True)
         parts.append(("models", "What was tried, and this model", inner))
-        curve = sections.audit_curve(audit.comparison, unit)
+        curve = sections.audit_curve(audit.comparison, unit, rows)
     if has_groups:
-        inner = sections.groups(facts, refits, rows)
+        inner = sections.groups(facts, refits)
         if audit is not None and audit.comparison.groups["group"]:
             inner += sections.audit_groups(audit.comparison, audit.recommended, unit, rows)
         parts.append(("groups", "Groups", inner))
@@ -174,7 +173,8 @@ def audit_report(audit: Any, *, title: str | None = None, rows: bool = True) -> 
         (
             "models",
             "What was tried",
-            sections.changes(found, plain=False, pick=audit.recommended) + _told(_EXCESS),
+            sections.changes(found, plain=False, pick=audit.recommended, rows=rows)
+            + _told(_EXCESS),
         )
     ]
     if has_groups:
@@ -183,7 +183,7 @@ def audit_report(audit: Any, *, title: str | None = None, rows: bool = True) -> 
     names = list(dict.fromkeys([MEAN, ROBUST, audit.recommended]))
     losses = found.losses[[found.models.index(name) for name in names]]
     weight = np.ones(losses.shape[1])
-    parts.append(("trade-off", "Trade-off", sections.audit_curve(found, unit)))
+    parts.append(("trade-off", "Trade-off", sections.audit_curve(found, unit, rows)))
     parts.append(("losses", "Losses", _spread(names, losses, weight, unit, least)))
     if isinstance(last, DROEstimator):
         inner = _told(words.certificate(getattr(last, "result_", None)))
@@ -193,7 +193,7 @@ def audit_report(audit: Any, *, title: str | None = None, rows: bool = True) -> 
         last, {"time of the audit": f"{audit.time:.0f} s"}
     )
     parts.append(("settings", "Notes, settings and versions", inner))
-    lead = f'<p class="soft">{text(question, None)}</p>{_verdict(audit.verdict)}'
+    lead = f'<p class="soft">{text(question, None)}</p>{_verdict(_said_of(audit, rows))}'
     name = "What robustness would buy" if title is None else title
     return document(name, lead, parts, _foot(rows))
 
@@ -203,6 +203,16 @@ _EXCESS = [
     "the worst group, and of the tenth of the rows where it is largest. Which group is the worst "
     "is looked up on other rows than those it is judged on."
 ]
+
+
+def _said_of(audit: Audit, rows: bool) -> list[str]:
+    """The verdict, without what it says of a group that is not shown."""
+    hidden = [repr(str(name)) for name in sections.left_out_of(audit.comparison, rows)]
+    return [
+        line
+        for line in audit.verdict
+        if not (line.startswith(SERVED_WORST) and any(name in line for name in hidden))
+    ]
 
 
 def _spread(names: list[str], losses: Any, weight: Any, unit: str, least: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.base import is_classifier
 
 from drago._validation import check_sample_weight, is_missing
 from drago.estimators.groups import as_labels, given_names, labels_from
-from drago.estimators.report import WorstCaseReport, half_width
+from drago.estimators.report import WorstCaseReport, half_width, make_report
 from drago.estimators.sources import require_alone
 from drago.plotting._models import inside, unwrap
 from drago.sources.source import Source
@@ -20,7 +20,7 @@ from drago.sources.source import Source
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 
-MISSING = "(missing)"
+MISSING, SMALLER = "(missing)", "(smaller groups)"
 # Rows below which nothing is said of a part of them where row data is left out.
 LEAST = 10
 TAIL = 0.1
@@ -56,6 +56,8 @@ class Facts:
         Accuracy, or R^2; NaN where it does not exist.
     calibration : dict of arrays or None
         "predicted", "observed", "low", "high" and "rows" of bins; None for a regression.
+    n_pooled : int
+        Groups that are one here, because some of them are too small to be shown.
     """
 
     model: Any
@@ -70,6 +72,7 @@ class Facts:
     baseline: Vector | None
     score: float
     calibration: dict[str, Array] | None
+    n_pooled: int = 0
 
     @property
     def classifies(self) -> bool:
@@ -154,6 +157,53 @@ def _worst_case(
         return model.worst_case_report(
             X, y, groups=groups, sample_weight=weight, baseline=baseline, tail_fraction=TAIL
         )
+
+
+def without_small_groups(facts: Facts, least: int) -> Facts:
+    """The same with the groups that `to_pool` names as one, for the worst-case weights too.
+
+    Nothing is left of the groups where only one would be.
+    """
+    worst = facts.worst
+    if facts.groups is None:
+        return facts
+    there = worst.nominal_weights > 0
+    labels, counts = np.unique(facts.groups[there], return_counts=True)
+    hidden = to_pool(counts, least)
+    if not hidden.any():
+        return facts
+    names = [str(label) for label in labels[hidden].tolist()]
+    every = facts.groups.astype(str)
+    pooled = np.where(np.isin(every, names), SMALLER, every)
+    q = worst.dual_weights
+    if facts.model.uncertainty_.needs_groups:
+        losses = worst.losses if facts.baseline is None else worst.losses - facts.baseline
+        codes = np.unique(pooled[there], return_inverse=True)[1].reshape(-1)
+        p = worst.nominal_weights[there]
+        oracle = facts.model.uncertainty_.oracle(p, facts.model.divergence_, codes)
+        q = np.zeros_like(q)
+        q[there] = oracle.weights(losses[there], facts.model.shift_cost_)
+    worst = make_report(
+        worst.losses, worst.nominal_weights, q, tail_fraction=worst.tail_fraction, n_rows=0,
+        index=facts.index, groups=None if hidden.all() else pooled,
+    )  # fmt: skip
+    return replace(facts, groups=pooled, worst=worst, n_pooled=int(hidden.sum()))
+
+
+def to_pool(counts: Array, least: int) -> Array:
+    """Which groups to show as one: those of fewer than `least` rows, as far as these are as many.
+
+    Else the next smallest ones too: what is shown of all rows and of the other groups tells what
+    holds for the rest, so the rest must not be fewer rows than that.
+    """
+    order = np.argsort(counts, kind="stable")
+    sizes = counts[order]
+    hidden = int((sizes < least).sum())
+    if hidden:
+        hidden = max(hidden, 1 + int(np.searchsorted(np.cumsum(sizes), least)))
+    found = np.zeros(counts.size, dtype=bool)
+    found[order[:hidden]] = True
+    return found
 
 
 def steps_of(model: Any) -> Any:

@@ -21,7 +21,7 @@ from drago.estimators.baseline import folds, out_of_fold_losses
 from drago.estimators.groups import without_columns
 from drago.estimators.path import losses_on, robust_path
 from drago.estimators.presets import own_baseline
-from drago.report.facts import Facts
+from drago.report.facts import SMALLER, Facts, to_pool
 from drago.sources.source import Source
 from drago.terms.uncertainty import ESRM, Chi2Ball, CVaR, Extremile, KLBall
 
@@ -31,7 +31,7 @@ Matrix = npt.NDArray[np.float64]
 
 MEAN, OWN = "mean model", "robust model"
 # Groups that are compared; smaller ones count as one.
-MOST_GROUPS, SMALLER = 100, "(smaller groups)"
+MOST_GROUPS = 100
 # Rows that models are fitted on at most, and at least.
 MOST_ROWS = 20_000
 LEAST_ROWS = 20
@@ -88,7 +88,7 @@ class Refits:
 def refit(facts: Facts, least: int = 0) -> Refits | str:
     """The models on folds; or why there are none, in a sentence.
 
-    Groups of fewer than `least` rows are judged as one.
+    Groups of fewer than `least` rows are judged as one, as `to_pool` tells.
     """
     X, y, groups, weight = _rows(facts)
     why_not = _too_few(facts, y)
@@ -179,7 +179,7 @@ def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector]:
 def _largest(groups: Array, least: int) -> Array:
     """The labels of the largest groups; the others are one, as intervals of so many take long."""
     labels, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    kept = counts >= least
+    kept = ~to_pool(counts, least)
     if labels.size > MOST_GROUPS:
         kept[np.argsort(-counts, kind="stable")[MOST_GROUPS - 1 :]] = False
     if kept.all():

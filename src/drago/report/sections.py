@@ -15,8 +15,16 @@ from drago._version import __version__
 from drago.advice.table import Comparison
 from drago.plotting._models import unit_of
 from drago.report import pictures, words
-from drago.report.facts import LEAST, TAIL, Facts, calibration_error, label_of
-from drago.report.folds import MOST_GROUPS, OWN, SMALLER, Refits
+from drago.report.facts import (
+    LEAST,
+    SMALLER,
+    TAIL,
+    Facts,
+    calibration_error,
+    label_of,
+    to_pool,
+)
+from drago.report.folds import MOST_GROUPS, OWN, Refits
 
 # Groups that are shown, the worst-off ones.
 _MOST_GROUPS = 20
@@ -27,6 +35,10 @@ _METRICS = {
     "found_group_excess": "worst found group's excess",
     "tail_excess": "worst tenth's excess",
 }
+_NO_GROUPS = (
+    f"No group is shown, to protect the rows of groups that have fewer than {LEAST}: with all rows "
+    "and the other groups these could be computed."
+)
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas")
 
 
@@ -60,7 +72,7 @@ def key_numbers(facts: Facts) -> str:
     return f'<dl class="numbers">{cells}</dl>'
 
 
-def changes(found: Comparison, *, plain: bool, pick: str = "") -> str:
+def changes(found: Comparison, *, plain: bool, pick: str = "", rows: bool = True) -> str:
     """The table of models, with the intervals of what they change against the first.
 
     Parameters
@@ -70,11 +82,15 @@ def changes(found: Comparison, *, plain: bool, pick: str = "") -> str:
         Whether an excess is a loss, because nothing was subtracted.
     pick : str
         A model that is marked.
+    rows : bool
+        False leaves the worst group's loss out where it is that of a group that is not shown.
     """
     first = found.models.index(found.reference)
     names = [name for name in _METRICS if np.isfinite(found.table[name]).any()]
     if plain:
         names = [name for name in names if name != "worst_group_excess"]
+    if left_out_of(found, rows):
+        names = [name for name in names if name != "worst_group_loss"]
     columns: dict[str, list[Any]] = {
         "model": [f"{model} (recommended)" if model == pick else model for model in found.models]
     }
@@ -149,15 +165,14 @@ def _joined(found: Comparison) -> str:
     return f" The {MOST_GROUPS - 1} largest groups are compared, and the others as one."
 
 
-def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
+def groups(facts: Facts, refits: Refits | str) -> str:
     """Each group's loss with its interval, and what robustness changes for it."""
-    found, least = facts.worst.groups, 1 if rows else LEAST
+    found = facts.worst.groups
     if not found:
-        return paragraph(f"All groups have fewer than {LEAST} rows, and row data is left out.")
-    kept = np.flatnonzero(found["rows"] >= least)
-    hidden = found["rows"].size - kept.size
+        return paragraph(_NO_GROUPS)
     parts = []
-    shown = kept[:_MOST_GROUPS]
+    count = found["rows"].size
+    shown = np.arange(min(count, _MOST_GROUPS))
     labels = [label_of(label) for label in found["group"][shown].tolist()]
     loss, low, high = (found[name][shown] for name in ("loss", "low", "high"))
     if facts.worst.losses.min() >= 0:  # and so are their means
@@ -180,11 +195,14 @@ def groups(facts: Facts, refits: Refits | str, rows: bool) -> str:
         columns |= _changes_of_groups(refits.comparison, labels)
     caption = "The worst-off group first; each interval holds by itself with 95% confidence"
     parts.append(scrolled(table(columns, caption), "Groups"))
-    if kept.size > shown.size:
-        parts.append(paragraph(f"And {kept.size - shown.size} more groups, which are better off."))
-    if hidden:
+    if count > shown.size:
+        parts.append(paragraph(f"And {count - shown.size} more groups, which are better off."))
+    if facts.n_pooled:
         parts.append(
-            paragraph(f"Left out: {hidden} groups of fewer than {LEAST} rows, as row data is.")
+            paragraph(
+                f"{facts.n_pooled} groups are shown as one, {SMALLER}, to protect the rows of "
+                f"those that have fewer than {LEAST}."
+            )
         )
     return "".join(parts)
 
@@ -204,6 +222,14 @@ def _changes_of_groups(found: Comparison, labels: Sequence[str]) -> dict[str, li
     return {"change by robustness": cells}
 
 
+def left_out_of(found: Comparison, rows: bool) -> list[Any]:
+    """Groups of an audit of which nothing is said where row data is left out."""
+    count = len(found.models)
+    sizes = np.asarray(found.groups["rows"], dtype=np.int64)[::count]
+    hidden = to_pool(sizes, 0 if rows else LEAST)
+    return [name for name, is_hidden in zip(found.groups["group"][::count], hidden) if is_hidden]
+
+
 def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
     """The groups of an audit under the mean fit, and what the others change for them."""
     count = len(found.models)
@@ -212,10 +238,11 @@ def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
     sizes = np.asarray(found.groups["rows"])[::count]
     names = found.groups["group"][::count]
     order = np.argsort(-loss[:, first], kind="stable")
-    kept = [int(g) for g in order if rows or sizes[g] >= LEAST]
+    left_out = left_out_of(found, rows)
+    kept = [int(g) for g in order if names[g] not in left_out]
     hidden, shown = order.size - len(kept), kept[:_MOST_GROUPS]
     if not shown:
-        return paragraph(f"All groups have fewer than {LEAST} rows, and row data is left out.")
+        return paragraph(_NO_GROUPS)
     columns: dict[str, list[Any]] = {
         "group": [label_of(names[g]) for g in shown],
         "rows": [int(sizes[g]) for g in shown],
@@ -239,7 +266,10 @@ def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
         parts.append(paragraph(f"And {len(kept) - len(shown)} more groups."))
     if hidden:
         parts.append(
-            paragraph(f"Left out: {hidden} groups of fewer than {LEAST} rows, as row data is.")
+            paragraph(
+                f"{hidden} groups are left out, to protect the rows of those that have fewer than "
+                f"{LEAST}."
+            )
         )
     return "".join(parts)
 
@@ -259,10 +289,12 @@ def curve(facts: Facts, refits: Refits) -> str:
     return figures(picture, scrolled(behind, "Trade-off"))
 
 
-def audit_curve(found: Comparison, unit: str) -> str:
+def audit_curve(found: Comparison, unit: str, rows: bool = True) -> str:
     """What was tried, as points."""
     given = np.isfinite(found.table["worst_group_loss"]).any()
     name = "worst_group_loss" if given else "found_group_excess"
+    if left_out_of(found, rows):
+        name = "worst_group_excess"
     says = (
         "What was tried, on rows that it was not fitted on. To the left of and below the mean fit "
         "is better for all."
@@ -279,9 +311,9 @@ def weights(facts: Facts, rows: bool) -> str:
     parts = [
         paragraph(
             "The model was fitted for the worst reweighting of the rows that its settings allow. "
-            f"Of these {facts.n_rows} rows, {number(worst.effective_sample_size, 3)} share that "
-            "weight (effective sample size). A row of weight 2 counts twice as much as in a plain "
-            "mean."
+            f"The weights are as uneven as if {number(worst.effective_sample_size, 3)} of the "
+            f"{facts.n_rows} rows counted equally (effective sample size). A row of weight 2 "
+            "counts twice as much as in a plain mean."
         )
     ]
     if getattr(facts.model, "baseline_", None) is not None and facts.baseline is None:

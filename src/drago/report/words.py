@@ -120,7 +120,7 @@ def verdict(facts: Facts, refits: Refits | str) -> str:
             f"Robustness buys {whom} nothing that these rows could show: the loss goes {change}. "
             f"{price}."
         )
-    return words
+    return f"Refitted on parts of these rows, {words[0].lower()}{words[1:]}"
 
 
 def metric_of(facts: Facts) -> tuple[str, str]:
@@ -131,7 +131,9 @@ def metric_of(facts: Facts) -> tuple[str, str]:
 
 
 def interval(low: float, high: float, size: float) -> str:
-    """Two signed ends."""
+    """Two signed ends; a dash where there are none, as for a single row."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "–"
     return f"[{signed(low, size)}, {signed(high, size)}]"
 
 
