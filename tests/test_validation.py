@@ -32,7 +32,7 @@ def check_message(error, parts):
     for part in parts:
         assert re.search(part, message), f"{part!r} is not in: {message}"
     assert "\n" not in message, "the message is not a single line"
-    assert message.endswith("."), message
+    assert message.endswith((".", "?")), message
     assert not message.endswith(".."), message
 
 

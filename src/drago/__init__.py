@@ -1,6 +1,12 @@
 """drago: distributionally robust learning with a certificate of optimality and no solver to tune.
 
+The rows get new weights q, chosen to make the loss as large as the uncertainty set Q allows; the
+model is fitted for those weights:
+
 ``min over w  max over q in Q  sum_i q_i loss_i(w) - nu D(q || p) + (mu/2) ||w||^2``
+
+p are the normal (nominal) weights, D measures how far q is from p, nu is `shift_cost` and mu is
+`l2_reg`. The result comes with a proof of how close it is to the minimum.
 
 Names are loaded when they are first used: importing the package needs NumPy alone.
 """

@@ -6,6 +6,7 @@ Every function here returns the value in the form that the library works with, o
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import sys
@@ -82,7 +83,9 @@ def check_option(name: str, value: Any, allowed: Iterable[str]) -> str:
     words = list(allowed)
     if not isinstance(value, str) or value not in words:
         listed = ", ".join(f"{word!r}" for word in words)
-        raise ValueError(f"{name} must be one of {listed}, but {shown(value)} was given.")
+        near = difflib.get_close_matches(str(value).lower(), words, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name} must be one of {listed}, but {shown(value)} was given.{hint}")
     return value
 
 
@@ -95,6 +98,13 @@ def refuse_masked(name: str, value: Any) -> None:
                 f"{name} has {count} masked entries, and what lies under a mask is no datum; "
                 "leave out these rows, or fill the entries (filled)."
             )
+
+
+def refuse_model(X: Any, hint: str) -> None:
+    """Models given in place of the rows are refused."""
+    if hasattr(X, "fit") and hasattr(X, "predict"):
+        name = X.__name__ if isinstance(X, type) else type(X).__name__
+        raise TypeError(f"X must be a table of rows, but a model ({name}) was given; {hint}")
 
 
 def numeric(name: str, value: Any) -> Array:

@@ -41,10 +41,12 @@ Matrix = npt.NDArray[np.float64]
 class DROProblem:
     """Penalised distributionally robust learning with a linear model.
 
+    The model is fitted for the weights q of the rows that the set Q allows and that hurt it most:
+
     ``min over w in W  max over q in Q  sum_i q_i (l_i(w) - b_i) - nu D(q || p) + (mu/2) ||w||^2``
 
-    with the losses l_i and a baseline b_i, which is 0 unless it is given. The problem never
-    changes, knows no solver, and keeps `X` without a copy where it can.
+    with the losses l_i, a baseline b_i (0 unless given), the normal weights p, and D, which says
+    how far q is from p. The problem never changes, and keeps `X` without a copy where it can.
 
     Parameters
     ----------
@@ -57,10 +59,11 @@ class DROProblem:
     loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
     uncertainty : {"cvar", "extremile", "esrm", "chi2_ball", "kl_ball", "simplex"} or a set
     divergence : {"auto", "chi2", "kl"} or Divergence
-        "auto" is the ball's own for a ball, otherwise chi2.
+        How far q is from p is measured by it. "auto": "kl" for `KLBall`, otherwise "chi2".
     shift_cost : float >= 0 or "auto"
-        The nu of the formula, in the unit of the loss. "auto" is 0.1 times the mean loss at w = 0
-        with its best intercept; for `Grouped` sets without a baseline the whole of that.
+        The nu of the formula, in the unit of the loss. 0 allows every reweighting in the set at no
+        cost; larger values keep the fit closer to an ordinary one. "auto": 0.1 times the mean loss
+        with all coefficients 0 (1.0 times for `Grouped` without a baseline).
     l2_reg : float >= 0
         The mu of the formula.
     sample_weight : array of shape (n,), optional

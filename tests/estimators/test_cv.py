@@ -305,7 +305,7 @@ def test_the_results_are_a_frame():
     ({"max_mean_loss": 0.9}, r"max_mean_loss must be a number in \[1"),
     ({"criterion": "worst_group"}, "give groups= to fit"),
     ({"candidates": {"level": 0.5}}, "an entry of candidates must be"),
-    ({"candidates": "worst"}, "no preset"),
+    ({"candidates": "worst"}, "uncertainty must be one of .* Did you mean 'worst_group'"),
     ({"candidates": "excess_tail", "baseline": None}, "needs a baseline"),
     ({"candidates": {"uncertainty": "cvar", "shift_cost": -1.0}}, "shift_cost of a candidate"),
     ({"l2_regs": ()}, "l2_regs must hold"),

@@ -855,13 +855,14 @@ def test_a_report_can_be_read():
     fitted = DRORegressor().fit(X, y)
     report = fitted.worst_case_report(X, y, groups=np.arange(80) % 2 == 0, n_rows=3)
     lines = str(report).splitlines()
-    assert lines[0].startswith("80 rows, of which ") and "effective sample size" in lines[0]
-    assert lines[1].split() == ["mean", "loss", f"{report.mean_loss:.4g}"]
-    assert lines[2].split() == ["worst", "10.0%", f"{report.tail_loss:.4g}"]
+    assert lines[0].startswith("80 rows; the worst-case weights are spread as if over ")
+    assert lines[1].split() == ["mean", "loss,", "all", "rows", f"{report.mean_loss:.4g}"]
+    assert lines[2].split()[2:4] == ["worst", "10%"]
+    assert lines[2].split()[-1] == f"{report.tail_loss:.4g}"
     assert lines[5].split() == ["row", "weight", "times", "loss"]
     assert lines[6].split()[0] == str(report.rows["row"][0])
     assert lines[10].split() == ["group", "rows", "mass", "share", "loss", "low", "high"]
-    assert {line.split()[0] for line in lines[11:]} == {"True", "False"}
+    assert {line.split()[0] for line in lines[11:13]} == {"True", "False"}
     assert len({len(line) for line in lines[5:9]}) == 1  # columns stand in line
     assert repr(report).startswith("WorstCaseReport(80 rows, mean_loss=")
     assert not re.search(r"np\.|array|0x", str(report))
@@ -911,7 +912,7 @@ WORDS_OF = make("logistic")[1]
         ({"loss": 3}, ValueError, "loss must be one of"),
         ({"solver": "adam"}, ValueError, "solver must be one of 'auto', .* but 'adam'"),
         ({"solver": 3}, TypeError, "solver must be one of"),
-        ({"uncertainty": "CVAR"}, ValueError, "uncertainty must be one of 'cvar'"),
+        ({"uncertainty": "CVAR"}, ValueError, "uncertainty must be one of 'mild'"),
         ({"uncertainty": CVaR}, TypeError, "uncertainty must be a set"),
         ({"uncertainty": Grouped()}, ValueError, "needs to know the group of each row: .*groups="),
         ({"divergence": "tv"}, ValueError, "divergence must be one of"),

@@ -231,7 +231,7 @@ def test_where_a_bad_baseline_is_less_bad_nobody_is_worse_off():
     y = np.random.default_rng(1).normal(size=2000)
     found = find_groups(X, y, baseline=Wrong())
     assert found.overall["excess"] < 0 and (found.table["above_low"] > 0).any()
-    assert not found.stands_out.any() and "baseline does worse than the model" in str(found)
+    assert not found.stands_out.any() and "baseline predicts worse than the model" in str(found)
 
 
 class Wrong(RegressorMixin, BaseEstimator):
@@ -535,7 +535,7 @@ def test_nothing_to_split_by():
         found = find_groups(rows, y, baseline=None, max_groups=1)
         assert found.rules == ["all rows"] and found.n_groups == 1
         assert found.table["above"][0] == found.table["above_high"][0] == 0.0
-        assert not found.stands_out.any() and "nothing to split" in str(found)
+        assert not found.stands_out.any() and "No groups found" in str(found)
         assert_array_equal(found.labels(rows), np.zeros(200))
     constant = find_groups(np.ones((200, 2)), y)
     few = find_groups(X[:30], y[:30])  # fewer than two smallest groups
@@ -564,7 +564,7 @@ def test_it_prints_a_table():
     assert "found on 500 rows, judged on 500 others" in lines[0]
     assert f"95% for all {found.n_groups} groups together" in str(found)
     assert len(lines) <= 24 and max(map(len, lines)) <= 120
-    assert found.stands_out[0] and "The excess of group" in lines[-1]
+    assert found.stands_out[0] and "a larger excess than all rows" in lines[-1]
     for rule in found.rules:
         assert any(line.endswith(rule[:60]) or rule[:60] in line for line in lines)
     assert repr(found).startswith(f"FoundGroups({found.n_groups} groups, ")
@@ -601,6 +601,7 @@ def test_without_pandas_there_is_no_frame(monkeypatch):
     ({"y": np.where(np.arange(60) == 5, np.nan, 1.5)}, "y contains 1 NaN"),
     ({"X": np.zeros((3, 2)), "y": np.ones(3)}, "minimum of 4"),
     ({"X": np.full((60, 2), np.inf)}, "infinity"),
+    ({"X": Ridge()}, r"a model \(Ridge\) was given; call find_groups\(X, y, model\)"),
     ({"X": np.ma.masked_less(np.arange(120.0).reshape(60, 2), 3)}, "masked"),
 ])  # fmt: skip
 def test_wrong_input_is_refused_in_words(settings, message):

@@ -61,8 +61,9 @@ def test_presets_are_sets_and_what_goes_with_them():
     groups = X[:, 3] > 1
     fitted = DROClassifier("worst_group").fit(X, y, groups=groups)
     assert fitted.uncertainty_ == Grouped(drago.Simplex()) and fitted.baseline_ is None
-    with pytest.raises(ValueError, match=r"'best' is no preset .*'mild'.*no set.*'cvar'"):
-        DROClassifier("best").fit(X, y)
+    message = "must be one of 'mild', .*'cvar', .* but 'CVAR' was given. Did you mean 'cvar'?"
+    with pytest.raises(ValueError, match=message):
+        DROClassifier("CVAR").fit(X, y)
     with pytest.raises(ValueError, match="needs to know the group"):
         DROClassifier("worst_group").fit(X, y)
 
@@ -84,7 +85,7 @@ def test_the_price_of_groups_is_that_of_a_constant_model():
 def test_a_baseline_cures_the_collapse():
     X, y = noisy()
     mean = DROClassifier(CVaR(1.0)).fit(X, y).losses(X, y).mean()
-    with pytest.warns(CollapseWarning, match="Give baseline='auto'"):
+    with pytest.warns(CollapseWarning, match="Try baseline='auto'"):
         raw = DROClassifier("cvar").fit(X, y)
     for baseline in ("auto", LogisticRegression()):
         excess = DROClassifier("cvar", baseline=baseline).fit(X, y)
@@ -380,3 +381,19 @@ def test_groups_that_are_needed_or_named():
             DROClassifier(uncertainty).fit(X, y)
     with pytest.raises(ValueError, match="group_columns='town' to the estimator"):
         DROClassifier("worst_group").fit(X, y, groups="town")
+
+
+def test_a_fit_that_did_not_converge_has_not_collapsed():
+    X, y = noisy(500)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fitted = DROClassifier("cvar", max_iter=1, tol=1e-12).fit(X, y)
+    assert fitted.result_.status != "optimal" and fitted.skill_.has_collapsed
+    assert not [each for each in told if issubclass(each.category, CollapseWarning)]
+
+
+def test_a_baseline_needs_two_rows_of_each_class():
+    X = np.arange(4.0).reshape(-1, 1)
+    message = r"at least 2 rows of each class .* \{0: 1, 1: 3\}.* in place of 'excess_tail'"
+    with pytest.raises(ValueError, match=message):
+        DROClassifier("excess_tail").fit(X, ["no", "yes", "yes", "yes"])

@@ -107,8 +107,8 @@ def ctrl_c(state):
 
 # status: what the message says, and the arguments that lead there
 EXITS = {
-    "max_iter": ("raise max_iter or tol", {"max_iter": 1}),
-    "time_limit": ("raise time_limit or tol", {"time_limit": 0}),
+    "max_iter": ("raise max_iter, or tol if", {"max_iter": 1}),
+    "time_limit": ("raise time_limit, or tol if", {"time_limit": 0}),
     "interrupted": ("interrupted after", {"callback": ctrl_c, "tol": 1e-9}),
     "stopped": ("stopped by the callback", {"callback": lambda state: True, "tol": 1e-9}),
     "stalled": ("raise tol, l2_reg or shift_cost", {"tol": 0.0}),

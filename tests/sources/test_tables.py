@@ -174,9 +174,9 @@ def with_nulls():
 @pytest.mark.parametrize("name, count", [("a", 3), ("count", 5), ("town", 7)])
 def test_nulls_are_counted(name, count):
     table = with_nulls()
-    with pytest.raises(ValueError, match=f"column '{name}' has nulls in {count} rows; give fill="):
+    with pytest.raises(ValueError, match=f"column '{name}' has {count} missing values; give fill="):
         drago.from_arrow(table, "y", features=name).open("squared")
-    with pytest.raises(ValueError, match=f"column '{name}' has nulls in {count} rows; filter"):
+    with pytest.raises(ValueError, match=f"column '{name}' has {count} missing values; drop"):
         drago.from_arrow(table, name, features="b").open("multinomial")
 
 
@@ -330,3 +330,8 @@ def test_labels_against_numpy(labels, chunk):
     names, codes = np.unique(np.array(labels), return_inverse=True)
     assert blocks.classes.tolist() == names.tolist()
     assert whole(blocks)["y"].tolist() == codes.tolist()
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*rows.parquet; check the path"):
+        drago.read_parquet(tmp_path / "rows.parquet", target="y")

@@ -18,6 +18,7 @@ from drago._validation import (
     check_number,
     check_sample_weight,
     refuse_masked,
+    refuse_model,
     shown,
 )
 from drago.advice.code import code_of
@@ -121,11 +122,12 @@ def audit(
     random_state: int = 0,
     verbose: int = 1,
 ) -> Audit:
-    """Try what may help the worst-hit part of the data, and say what does.
+    """Compare several ways to help the worst-served rows, by cross-validation, and recommend one.
 
-    By cross-validation on the rows given: the mean fit with its l2_reg chosen, robust fits chosen
-    under a cap on the mean loss (`DROClassifierCV`, `DRORegressorCV`), the mean fit with found
-    groups as features, with group interactions, with groups of equal weight, and boosted trees.
+    You give data, not a model (to compare your own models use `compare`). Tried are: the ordinary
+    (mean) fit with its l2_reg chosen; robust fits chosen under a cap on the mean loss
+    (`DROClassifierCV`, `DRORegressorCV`); the mean fit with found groups as features, with
+    interactions of groups and features, and with groups of equal weight; and boosted trees.
 
     Parameters
     ----------
@@ -175,6 +177,7 @@ def audit(
     began = time.perf_counter()
     check_integer("n_repeats", n_repeats, low=1)
     check_number("time_budget", time_budget, low=0)
+    refuse_model(X, "audit chooses its own models: call audit(X, y).")
     notes: list[str] = []
     if isinstance(X, Source):
         X, y, groups, sample_weight = _drawn(X, y, groups, sample_weight, task, random_state, notes)
@@ -320,7 +323,10 @@ def _tried(
             "time_budget tells more."
         )
     elif len(found) > once:
-        notes.append(f"Judged on {len(found)} folds, {once} a pass over the rows.")
+        repeats, more = divmod(len(found), once)
+        part = f", and {more} folds of the next" * (more > 0)
+        plural = "s" * (repeats > 1)
+        notes.append(f"{repeats} repeat{plural} of {once}-fold cross-validation{part}.")
     rows = np.concatenate([each["rows"] for each in found])
     losses = np.hstack([each["losses"] for each in found])
     errors = np.full(len(task.names), np.nan)

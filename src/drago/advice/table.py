@@ -105,7 +105,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         cells = _cells(self)
         parts = [table(dict(zip(cells[0], zip(*cells[1:]))), f"{self.n_rows} rows")]
-        parts.append(paragraph(" ".join(_LEGEND).format(reference=self.reference)))
+        parts.append(paragraph(" ".join(_legend(self))))
         if self.groups["group"]:
             cells, more = _group_cells(self)
             parts.append(table(dict(zip(cells[0], zip(*cells[1:])))))
@@ -310,22 +310,41 @@ def calibration_error(probabilities: Matrix, labels: Array, weight: Vector) -> f
 _NAMES = {
     "mean_loss": "mean loss",
     "worst_group_loss": "worst group",
-    "worst_group_excess": "its excess",
-    "found_group_excess": "found group's excess",
-    "tail_excess": "tail's excess",
+    "worst_group_excess": "worst group, excess",
+    "found_group_excess": "worst found group, excess",
+    "tail_excess": f"worst {TAIL:.0%}, excess",
 }
-_LEGEND = (
-    "In brackets: 95% intervals of the change against {reference!r}, paired row by row.",
-    "An excess is a loss less what is attainable on the row, by boosted trees mixed with a linear",
-    "model: for the worst of the given groups, of those that a tree finds, and the worst tenth.",
-    "Which group is the worst under a model is looked up on other rows than it is judged on.",
-)
+
+
+def _shown(found: Comparison) -> list[str]:
+    """The columns that have values."""
+    return [name for name in METRICS if np.isfinite(found.table[name]).any()]
+
+
+def _legend(found: Comparison) -> list[str]:
+    """What the columns mean, for those that are there."""
+    shown = _shown(found)
+    lines = [f"In brackets: 95% intervals of the change from {found.reference!r}, row by row."]
+    if any(name.endswith("excess") for name in shown):
+        lines += [
+            "Excess = loss minus the loss of a baseline: boosted trees mixed with a linear model,",
+            "unless another was given. Above 0: could be served better. Below 0: already better",
+            "than the baseline.",
+        ]
+    if "found_group_excess" in shown:
+        lines.append("Found groups: by a small tree that predicts the excess from the features.")
+    if "worst_group_loss" in shown:
+        lines += [
+            "The worst group is picked on one part of the rows and its loss measured on another,",
+            "so that bad luck is not counted. The value can therefore differ from the table by",
+            "group, and even lie below it.",
+        ]
+    return lines
 
 
 def _cells(found: Comparison) -> list[list[str]]:
     """The table of models as text, its head first."""
-    table, first = found.table, found.models.index(found.reference)
-    shown = [name for name in METRICS if np.isfinite(table[name]).any()]
+    table, first, shown = found.table, found.models.index(found.reference), _shown(found)
     cells = [["", *(_NAMES[name] for name in shown)]]
     has_calibration = np.isfinite(table["calibration"]).any()
     if has_calibration:
@@ -344,8 +363,8 @@ def _cells(found: Comparison) -> list[list[str]]:
 
 
 def _lines(found: Comparison) -> list[str]:
-    legend = [line.format(reference=found.reference) for line in _LEGEND]
-    return [f"{found.n_rows} rows", "", *_aligned(_cells(found)), "", *legend, *_group_lines(found)]
+    table = _aligned(_cells(found))
+    return [f"{found.n_rows} rows", "", *table, "", *_legend(found), *_group_lines(found)]
 
 
 def _group_lines(found: Comparison) -> list[str]:

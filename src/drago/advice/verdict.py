@@ -25,14 +25,15 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
     base, robust = found.line(MEAN), found.line(ROBUST)
 
     def effect(line: dict[str, float]) -> str:
-        ends = f"[{line[f'{name}_low']:+.3f}, {line[f'{name}_high']:+.3f}]"
+        ends = f"{line[f'{name}_low']:+.3f} to {line[f'{name}_high']:+.3f}"
         price, low, high = (
             100.0 * line[f"mean_loss_{end}"] / base["mean_loss"]
             for end in ("change", "low", "high")
         )
         return (
-            f"the excess of {whom} goes from {base[name]:.3f} to {line[name]:.3f} ({ends}), the "
-            f"mean loss changes by {price:+.1f}% [{low:+.1f}, {high:+.1f}]"
+            f"the excess of {whom} goes from {base[name]:.3f} to {line[name]:.3f} "
+            f"(95% interval of the change: {ends}), and the mean loss changes by {price:+.1f}% "
+            f"({low:+.1f}% to {high:+.1f}%)"
         )
 
     sentences = []
@@ -51,9 +52,7 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
             f"{effect(robust)}."
         )
     else:
-        sentences.append(
-            f"Robustness buys nothing here that these rows could show: {effect(robust)}."
-        )
+        sentences.append(f"No benefit of robust fitting could be shown: {effect(robust)}.")
     helpful = [
         f"- {_WORDS[model]}: {effect(found.line(model))}"
         for model in found.models

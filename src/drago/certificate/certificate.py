@@ -35,13 +35,14 @@ class Certificate:
     gap : float
         An upper bound on ``P(w) - P*``.
     rel_gap : float
-        The gap as a share of what there is to gain: ``gap / (P_0 - dual)``, with ``P_0`` the
-        objective at w = 0 and its best intercept.
+        0 is optimal, 1 is no proven gain over a model with all coefficients 0. It is
+        ``gap / (P_0 - dual)``, with ``P_0`` the objective at w = 0 and its best intercept.
     dual_weights : array of shape (n,)
         The weights that attain the bound.
     bound : str
-        Which bound it was: "tangent" or "curvature", or "tangent, ||w|| <= R" when only the gap
-        over a ball of radius R is known (mu = 0 and no constraint).
+        Which of the proofs gave the bound; all are valid. "tangent" or "curvature", or
+        "tangent, ||w|| <= R" when only the gap over a ball of radius R is known (mu = 0 and no
+        constraint).
     restricted_to : float or None
         That radius.
     reference : float

@@ -75,8 +75,8 @@ def certify(
         violation = problem.violation(q)
         if violation > FEASIBILITY:
             raise ValueError(
-                f"dual_weights must lie in {problem.uncertainty!r}, but violate it by "
-                f"{violation:.2g}."
+                f"dual_weights are not allowed by {problem.uncertainty!r}: they break its limits "
+                f"by {violation:.2g}. Use the dual_weights of a SolverResult, or leave them out."
             )
     with np.errstate(under="ignore"):
         found = judge(problem, problem.evaluate(w, b), q, credit=AMPLE, predictions=_PREDICTIONS)

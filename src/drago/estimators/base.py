@@ -265,7 +265,7 @@ class DROEstimator(SourceSupport, DaskSupport, PlainSupport, CallbackSupport, Ba
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt(result.message)
         self.skill_ = measure_skill(problem, result, self.time_limit)
-        if self.skill_.has_collapsed:
+        if self.skill_.has_collapsed and result.status is Status.OPTIMAL:
             warn_of_collapse(self.skill_, problem.baseline is not None)
 
     def _seed(self) -> int:

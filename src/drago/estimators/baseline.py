@@ -273,6 +273,13 @@ def _of_model(
     given = {}
     if np.ptp(weight[fitted]) > 0 and has_fit_parameter(own, "sample_weight"):
         given["sample_weight"] = weight[fitted]
+    if loss.is_classification and np.unique(y[fitted]).size < 2:
+        raise ValueError(
+            "a cross-fitted model needs at least 2 rows of each class with a positive weight, "
+            f"because it is fitted without some of the rows; rows of each class: "
+            f"{_counts(y[weight > 0], labels)}. Give more rows, or no baseline (with a set such "
+            "as CVaR(0.2) in place of 'excess_tail')."
+        )
     here = _rows(X, fitted)
     if labels is None or not loss.is_classification:
         own.fit(here, y[fitted], **given)
@@ -292,6 +299,13 @@ def _of_model(
         return logs if loss.has_class_hessian else logs[:, 1:] - logs[:, :1]
 
     return judge
+
+
+def _counts(y: Array, labels: Array | None) -> str:
+    """How many rows each class has."""
+    codes, counts = np.unique(y.astype(np.intp), return_counts=True)
+    names = codes if labels is None else labels[codes]
+    return shown(dict(zip(names.tolist(), counts.tolist())))
 
 
 def check_baseline(baseline: Any, classifies: bool) -> Any:

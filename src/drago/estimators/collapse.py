@@ -130,12 +130,12 @@ def _least_squares(problem: DROProblem) -> tuple[Any, Any]:
 
 def warn_of_collapse(skill: Skill, has_baseline: bool) -> None:
     """Say that a fit has collapsed, and what to do."""
-    remedy = "a milder set (uncertainty='mild'), or a larger shift_cost"
+    remedy = "uncertainty='mild' or a larger shift_cost"
     if not has_baseline:
-        remedy = f"baseline='auto', which subtracts what is attainable on each row, {remedy}"
+        remedy = f"baseline='auto', {remedy}"
     warn(
-        f"the fit has collapsed towards a constant: it explains {skill.fit:.1%} of what there is "
-        f"to explain in the training rows, the mean fit {skill.mean_fit:.1%}. Its worst rows are "
-        f"mostly noise, which no model serves well. Give {remedy}.",
+        "the fit has collapsed: its skill on the training rows (1 - loss / loss of the best "
+        f"constant prediction) is {skill.fit:.2f}, and that of the ordinary fit is "
+        f"{skill.mean_fit:.2f}. Often the reason is noise in the worst rows. Try {remedy}.",
         CollapseWarning,
     )

@@ -272,24 +272,27 @@ class DRORegressorCV(_ChosenByCV, DRORegressor):
     ----------
     candidates : "auto" or a list
         What is tried beside the mean fit. An entry is a set, its name, or a dict with "uncertainty"
-        and, if you like, "shift_cost" and "baseline" (not None: losses less `baseline`). "auto" is
-        "mild" and ``CVaR(0.9)``; with a baseline also ``CVaR`` of 0.5, 0.3 and 0.1 of the excess
-        losses; with groups also ``Grouped(Simplex())`` at several shift costs.
+        and, if you like, "shift_cost" and "baseline" ("auto": the excess over the `baseline` below;
+        None: plain losses). "auto" is "mild" and ``CVaR(0.9)``; with a baseline also ``CVaR`` of
+        0.5, 0.3 and 0.1 of the excess; with groups also ``Grouped(Simplex())`` at several shift
+        costs.
     l2_regs : array or None
         Penalties, each tried with each candidate; None is 1e-3 alone.
     criterion : {"auto", "worst_group_excess", "found_group_excess", "tail_excess", "mean", \
 "worst_group", "tail"}
-        What counts on the held-out rows: the mean excess of the worst-off of the ``groups`` given
-        to `fit`, of the worst-off of groups that a small tree finds in each fold, or of the worst
-        `criterion_tail` of the rows; the mean loss of all of them; or the plain loss of the
-        worst-off group or tail, which rewards fits that have collapsed. "auto" is the first with
-        groups, the second without.
+        What counts on the held-out rows; "auto" is the first with groups, the second without.
+
+        - "worst_group_excess": mean excess of the worst-off of the ``groups`` given to `fit`
+        - "found_group_excess": the same for groups that a small tree finds in each fold
+        - "tail_excess": mean excess of the worst `criterion_tail` of the rows
+        - "mean": mean loss of all rows
+        - "worst_group", "tail": as above, of the plain loss; they reward collapsed fits
     criterion_tail : float in (0, 1]
     max_mean_loss : float >= 1
         The cap: at most so many times the held-out mean loss of the best mean fit.
     cv : int, splitter, iterable or None
-        As everywhere in scikit-learn; None is 5 folds. Those of a source are by a hash of the row
-        number and of `random_state`, and can only be counted.
+        As everywhere in scikit-learn; None is 5 folds. For a source give only the number of folds;
+        rows are assigned to them by a hash of row number and `random_state`.
     baseline : "auto", an estimator or None
         What the excess is over, as for `DRORegressor`, fitted out of fold within each fold. None:
         plain losses throughout.
@@ -323,7 +326,7 @@ random_state, device : as for `DRORegressor`
     -----
     Of the models under the cap, the one with the least criterion is taken if it beats the best mean
     fit by more than one standard error of the paired difference; otherwise the best mean fit is.
-    Where all weights are whole numbers, weight k counts as k rows; others have no unit. Groups of
+    Whole-number weights count as copies of the row; other weights are relative only. Groups of
     fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
     the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
     after the fit on all rows.
@@ -389,24 +392,27 @@ class DROClassifierCV(_ChosenByCV, DROClassifier):
     ----------
     candidates : "auto" or a list
         What is tried beside the mean fit. An entry is a set, its name, or a dict with "uncertainty"
-        and, if you like, "shift_cost" and "baseline" (not None: losses less `baseline`). "auto" is
-        "mild" and ``CVaR(0.9)``; with a baseline also ``CVaR`` of 0.5, 0.3 and 0.1 of the excess
-        losses; with groups also ``Grouped(Simplex())`` at several shift costs.
+        and, if you like, "shift_cost" and "baseline" ("auto": the excess over the `baseline` below;
+        None: plain losses). "auto" is "mild" and ``CVaR(0.9)``; with a baseline also ``CVaR`` of
+        0.5, 0.3 and 0.1 of the excess; with groups also ``Grouped(Simplex())`` at several shift
+        costs.
     l2_regs : array or None
         Penalties, each tried with each candidate; None is 1e-3 alone.
     criterion : {"auto", "worst_group_excess", "found_group_excess", "tail_excess", "mean", \
 "worst_group", "tail"}
-        What counts on the held-out rows: the mean excess of the worst-off of the ``groups`` given
-        to `fit` (the classes where none are), of the worst-off of groups that a small tree finds in
-        each fold, or of the worst `criterion_tail` of the rows; the mean loss of all of them; or
-        the plain loss of the worst-off group or tail, which rewards fits that have collapsed.
-        "auto" is the first with groups, the second without.
+        What counts on the held-out rows; "auto" is the first with groups, the second without.
+
+        - "worst_group_excess": mean excess of the worst-off group (of the classes without groups)
+        - "found_group_excess": the same for groups that a small tree finds in each fold
+        - "tail_excess": mean excess of the worst `criterion_tail` of the rows
+        - "mean": mean loss of all rows
+        - "worst_group", "tail": as above, of the plain loss; they reward collapsed fits
     criterion_tail : float in (0, 1]
     max_mean_loss : float >= 1
         The cap: at most so many times the held-out mean loss of the best mean fit.
     cv : int, splitter, iterable or None
-        As everywhere in scikit-learn; None is 5 folds, with the classes in proportion. Those of a
-        source are by a hash of the row number and of `random_state`, and can only be counted.
+        As everywhere in scikit-learn; None is 5 folds, with the classes in proportion. For a source
+        give only the number of folds; see `DRORegressorCV`.
     baseline : "auto", an estimator or None
         What the excess is over, as for `DROClassifier`, fitted out of fold within each fold. None:
         plain losses throughout.
@@ -438,12 +444,7 @@ random_state, device : as for `DROClassifier`
 
     Notes
     -----
-    Of the models under the cap, the one with the least criterion is taken if it beats the best mean
-    fit by more than one standard error of the paired difference; otherwise the best mean fit is.
-    Where all weights are whole numbers, weight k counts as k rows; others have no unit. Groups of
-    fewer than 10 held-out rows are not called the worst, unless all are as small. An interrupt ends
-    the search: the choice rests on the folds that were done, and `KeyboardInterrupt` is raised
-    after the fit on all rows.
+    The choice is made as by `DRORegressorCV`, see there.
 
     Examples
     --------

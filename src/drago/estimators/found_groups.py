@@ -20,6 +20,7 @@ from drago._validation import (
     check_vector,
     is_missing,
     refuse_masked,
+    refuse_model,
     shown,
 )
 from drago.estimators.baseline import check_kind, folds, out_of_fold_losses
@@ -107,14 +108,13 @@ def find_groups(
 
     Notes
     -----
-    For the rows judged, groups are fixed: their means are plain ones, with intervals by Student's
-    quantiles (Welch's for the difference to all rows) at level ``0.05 / n_groups``, so that all
-    intervals of a column hold together with a confidence of 95% or more (Bonferroni). They count
-    what rows of the same kind would do under the same fits, not how the fits themselves might vary;
-    and Student's are for means of rows that are not too skewed: of few rows with heavy tails they
-    cover less, which is so for plain losses (too low an upper end) rather than for an excess.
-    Where the baseline is worse than the model, "above" tells where it is less so: that is why a
-    group stands out only if its excess is above 0 as well.
+    Groups are found on one half of the rows and measured on the other, so their means are not
+    flattered by the search. Intervals are by Student's t (Welch's for the difference to all rows)
+    at level ``0.05 / n_groups``: all intervals of a column hold together with a confidence of about
+    95% (Bonferroni). They allow for other rows of the same kind, not for other fits of the models.
+    For few rows with a few very large losses they are too short, most of all at the upper end.
+    Where the baseline predicts worse than the model, an excess above that of all rows may still be
+    negative. A group therefore stands out only if its excess is above 0 as well.
 
     Examples
     --------
@@ -132,6 +132,7 @@ def find_groups(
     >>> found.labels([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     array([0, 1])
     """
+    refuse_model(X, "call find_groups(X, y, model).")
     if isinstance(X, Source):
         given = {"y": y, "groups": groups, "sample_weight": sample_weight}
         rows = drawn(X, "groups were found", _seed(random_state), task, **given)

@@ -35,7 +35,7 @@ class GroupFinder(TransformerMixin, BaseEstimator):
         Fewest rows of a group among those searched, which are half of all: 3% of them, and at
         least 20, where it is not given.
     model : estimator, optional
-        Whose shortcomings are looked for; None is the linear mean fit.
+        The model that serves the groups badly; None is the ordinary linear fit.
     baseline : "auto", estimator or None
         What is attainable; see `find_groups`.
     output : {"dummies", "labels"}

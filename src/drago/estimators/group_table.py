@@ -242,16 +242,23 @@ def _verdict(found: FoundGroups, what: str) -> str:
     if found.n_groups == 1:
         if found.is_excess and found.overall["excess"] == 0.0:
             return "The baseline is the model itself: no row can be served better by it."
-        return "There was nothing to split the rows by."
+        return (
+            f"No groups found: no split leaves at least {found.min_size} rows (min_size) on each "
+            f"side and explains the {what}. Give more rows, a smaller min_size, or a max_groups of "
+            "at least 2."
+        )
     worse = [str(k) for k in np.flatnonzero(found.stands_out)]
     if not worse and found.overall["excess"] < 0:
-        return "No group stands out. The baseline does worse than the model; a better one may tell."
+        return (
+            "No group stands out. The baseline predicts worse than the model, so it cannot show "
+            "what is attainable. Give a stronger estimator as baseline=."
+        )
     if not worse:
-        return f"No group stands out: no {what} is above that of all rows beyond chance."
-    several = len(worse) > 1
+        return f"No group stands out: where the {what} is above that of all rows, it may be chance."
+    who = f"Groups {', '.join(worse)} have" if len(worse) > 1 else f"Group {worse[0]} has"
     return (
-        f"* The {what} of group{'s' * several} {', '.join(worse)} is above that of all rows, "
-        f"by {'intervals that hold' if several else 'an interval that holds'} for all groups."
+        f"* {who} a larger {what} than all rows together ({CONFIDENCE:.0%} confidence, corrected "
+        f"for {found.n_groups} groups)."
     )
 
 

@@ -23,8 +23,8 @@ def cross_groups(columns: Any, *, min_share: float = MIN_SHARE) -> Array:
     ----------
     columns : frame, array of shape (n, n_columns), or dict of arrays of shape (n,)
     min_share : float in [0, 1]
-        Combinations with a smaller share of the rows become one group, "other"; a warning names
-        them. 0 merges none.
+        Two or more combinations with a smaller share of the rows than this are merged into one
+        group, "other", and a warning names them. A single small one stays as it is. 0 merges none.
 
     Returns
     -------

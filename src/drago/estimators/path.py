@@ -141,7 +141,7 @@ def robust_path(
     verbose: int = 0,
     device: Any = None,
 ) -> RobustPath:
-    """Solve a grid of levels, each from its neighbour's answer.
+    """Fit models for a grid of settings, each starting from the one before.
 
     The easy ones come first (large tails, shift costs and `l2_regs`); what is returned is in the
     order given.

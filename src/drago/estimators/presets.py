@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from drago._validation import shown
+from drago._validation import check_option
 from drago.terms.uncertainty import (
     ESRM,
     CVaR,
@@ -14,6 +14,7 @@ from drago.terms.uncertainty import (
     Simplex,
     UncertaintySet,
     as_uncertainty,
+    short_names,
 )
 
 
@@ -36,16 +37,9 @@ PRESETS = {
 def as_set(uncertainty: Any) -> UncertaintySet:
     """The set that an estimator was given: a preset, a short name, or an object."""
     if isinstance(uncertainty, str):
-        if uncertainty in PRESETS:
-            return PRESETS[uncertainty].make()
-        try:
-            return as_uncertainty(uncertainty)
-        except ValueError as error:
-            names = ", ".join(repr(name) for name in PRESETS)
-            raise ValueError(
-                f"uncertainty={shown(uncertainty)} is no preset ({names}) of the estimators, and "
-                f"no set: {error}"
-            ) from None
+        name = check_option("uncertainty", uncertainty, [*PRESETS, *short_names()])
+        if name in PRESETS:
+            return PRESETS[name].make()
     return as_uncertainty(uncertainty)
 
 

@@ -19,13 +19,22 @@ from drago.terms.losses import Loss, as_loss
 class DRORegressor(RegressorMixin, DROEstimator):
     """Linear regression that stays good for the worst-served part of the data.
 
+    The rows get new weights q, chosen to make the loss as large as the uncertainty set Q allows;
+    the model is fitted for those weights:
+
     ``min over w, b  max over q in Q  sum_i q_i loss(y_i, x_i w + b) - nu D(q || p) +
-    (mu/2) ||w||^2``, solved to a certified distance from its optimum.
+    (mu/2) ||w||^2``
+
+    p are the normal (nominal) weights, D measures how far q is from p, nu is `shift_cost` and mu is
+    `l2_reg`. The mean fit is the ordinary fit, with q = p. The result comes with a proof of how
+    close it is to the minimum.
 
     Parameters
     ----------
     uncertainty : {"mild", "worst_group", "excess_tail"}, a set, or a set's short name
-        Which reweightings of the rows the model is to stay good under. "mild" is ``ESRM(0.4)``: the
+        How pessimistic the fit is: which new weights of the rows it must do well under. Start with
+        "mild"; use "worst_group" if you know the groups, "excess_tail" if you do not. Or give an
+        uncertainty set such as ``CVaR(0.2)``. "mild" is ``ESRM(0.4)``: the
         worst row counts 1.2 times, the best one 0.8 times. "worst_group" is
         ``Grouped(Simplex())``, which needs ``groups`` in `fit` or `group_columns`. "excess_tail" is
         ``CVaR(0.2)`` with ``baseline="auto"``. Short names: "cvar" (``CVaR(0.1)``, the mean loss of
@@ -33,11 +42,12 @@ class DRORegressor(RegressorMixin, DROEstimator):
     loss : {"squared", "huber"}, Loss or callable
         "huber" is ``Huber(1.0)``; for a function see `DROProblem`.
     divergence : {"auto", "chi2", "kl"} or Divergence
-        How a reweighting is measured. "auto" is the ball's own for a ball, otherwise chi2.
+        How the distance between new and normal weights is measured. "auto": "kl" for `KLBall`,
+        otherwise "chi2".
     shift_cost : float >= 0 or "auto"
-        The nu of the formula, the price of moving weight, in the unit of the loss. The larger it
-        is, the closer the fit is to the mean fit. "auto" is a tenth of the mean loss of the best
-        constant model; for `Grouped` sets without a baseline it is the whole of that.
+        The nu of the formula, in the unit of the loss. 0 allows every reweighting in the set at no
+        cost; larger values keep the fit closer to an ordinary one. "auto": 0.1 times the mean loss
+        of the best constant prediction (1.0 times for `Grouped` without a baseline).
     l2_reg : float >= 0
         The mu of the formula. Losses are averages here: this is `Ridge`'s ``alpha / n``.
     fit_intercept : bool
@@ -45,10 +55,10 @@ class DRORegressor(RegressorMixin, DROEstimator):
     constraint : L2Ball, Box, NonNegative or None
         Limits on the coefficients.
     baseline : None, "auto" or an estimator
-        Another model that shows what is attainable. Its losses on rows that it has not seen are
-        subtracted, so that the worst case is about rows that could be served better, and not
-        about noise. "auto" is a mixture of boosted trees and the linear fit, which uses the groups
-        as features where there are some. It is fitted on five folds of the training rows.
+        A flexible model to compare with. It is cross-fitted (5 folds), and its loss on each row is
+        subtracted, so that the fit attends to rows that can be predicted better and not to noise.
+        "auto" is a mixture of boosted trees and a linear model, which uses the groups as features
+        where there are some.
     group_columns : str, list of str or None
         Columns of a frame that hold the groups, in place of ``groups`` in `fit`. They are not
         used as features.
@@ -81,11 +91,10 @@ class DRORegressor(RegressorMixin, DROEstimator):
     baseline_ : array of shape (n,) or None
         What was subtracted from the losses of the training rows.
     skill_ : tuple (fit, mean_fit)
-        How much of the loss each of two models explains: ``1 - mean loss / mean loss of the best
-        constant`` on the training rows (at most 10,000 of them), for this fit and for the mean fit
-        with the same `l2_reg`. If this fit has less than half of the mean fit's skill, a
-        `CollapseWarning` says so. The second is NaN where the first is above 0.5, because it is
-        not needed then.
+        Skill of this fit and of the ordinary fit with the same `l2_reg`: ``1 - mean loss / mean
+        loss of the best constant`` on the training rows (at most 10,000 of them). 1 is perfect, 0
+        is no better than a constant. The second is computed only if the first is less than 0.5,
+        else NaN. A `CollapseWarning` tells of a solved fit with less than half of the second.
     dual_gap_ : float
         Proven bound on how far the objective is from its minimum, in the unit of the loss.
     uncertainty_, divergence_, shift_cost_, loss_ : objects and a float

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago._frames import as_frame
-from drago._html import card, pairs, table
+from drago._html import card, pairs, paragraph, table
 from drago.scorers import tail_mean
 
 Array = npt.NDArray[Any]
@@ -17,6 +17,11 @@ Vector = npt.NDArray[np.float64]
 
 # Rows and groups that are printed, the worst-off ones.
 _SHOWN = 15
+_INTERVALS = (
+    "mass, share: of the normal and of the worst-case weights. low, high: the ends of the 95%\n"
+    "interval of the mean loss (each interval is 95% on its own, so among many groups a few will\n"
+    "not contain the true value; NaN for a group of one row)"
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class WorstCaseReport:
         weights ``q`` of the model's own set and shift cost.
     tail_fraction : float
     effective_sample_size : float
-        ``1 / sum q_i^2``: how many rows share the weight.
+        ``1 / sum q_i^2``: over how many rows the worst-case weights are spread, as if evenly.
     losses, nominal_weights, dual_weights : arrays of shape (n,)
         Of all rows that were given: their losses, the nominal weights ``p`` and the worst-case
         weights ``q``, both 0 for rows of weight 0.
@@ -40,9 +45,10 @@ class WorstCaseReport:
         The rows of the largest weight: "row", "weight", "times" (weight over nominal weight),
         "loss".
     groups : dict of arrays
-        "group", "rows", "mass" (share of the nominal weights), "share" (of ``q``), "loss" (mean)
-        with the ends of its 95% interval "low" and "high" (each group's by itself: of many groups
-        some miss theirs; NaN for a single row), the worst-off group first; empty without groups.
+        The group with the largest loss first; empty without groups. "group"; "rows"; "mass", its
+        share of the nominal weights; "share", its share of the worst-case weights; "loss", its mean
+        loss; "low" and "high", the ends of the 95% interval of that. Each interval is 95% on its
+        own, so among many groups a few will not contain the true value; NaN for a group of one row.
 
     Examples
     --------
@@ -70,17 +76,23 @@ class WorstCaseReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.n_samples} rows, of which {self.effective_sample_size:.1f} share the weight "
-            "(effective sample size)",
-            f"mean loss          {self.mean_loss:.4g}",
-            f"worst {self.tail_fraction:<12.1%} {self.tail_loss:.4g}",
-            f"worst-case weights {self.worst_case_loss:.4g}",
+            f"{self.n_samples} rows; the worst-case weights are spread as if over "
+            f"{self.effective_sample_size:.1f} of them (effective sample size)",
+            *(f"{name:<39} {value:.4g}" for name, value in self._losses().items()),
             "",
             *_first(self.rows, "rows"),
         ]
         if self.groups:
-            lines += ["", *_first(self.groups, "groups")]
+            lines += ["", *_first(self.groups, "groups"), _INTERVALS]
         return "\n".join(lines)
+
+    def _losses(self) -> dict[str, float]:
+        """The losses with their names."""
+        return {
+            "mean loss, all rows": self.mean_loss,
+            f"mean loss, worst {self.tail_fraction * 100:.4g}% of the rows": self.tail_loss,
+            "mean loss under the worst-case weights": self.worst_case_loss,
+        }
 
     def to_frame(self) -> Any:
         """All rows as a frame of pandas: "loss", "nominal_weight" and worst-case "weight"."""
@@ -103,14 +115,13 @@ class WorstCaseReport:
     def _repr_html_(self) -> str:
         facts = {
             "rows": self.n_samples,
-            "rows that share the weight (effective sample size)": self.effective_sample_size,
-            "mean loss": self.mean_loss,
-            f"mean loss of the worst {self.tail_fraction:.4g} of the rows": self.tail_loss,
-            "loss under the worst-case weights": self.worst_case_loss,
+            "effective sample size of the worst-case weights": self.effective_sample_size,
+            **self._losses(),
         }
         parts = [pairs(facts), table(self.rows, "Rows of the largest weight", most=_SHOWN)]
         if self.groups:
             parts.append(table(self.groups, "Groups, the worst-off first", most=_SHOWN))
+            parts.append(paragraph(_INTERVALS))
         return card("Worst-case report", *parts)
 
     def __repr__(self) -> str:

@@ -82,8 +82,8 @@ _KIND = FileKind("model", FORMAT, ModelFileError)
 def save(model: Any, path: Path, *, include_weights: bool = False) -> None:
     """Save a model, fitted or not, to a file that is safe to load.
 
-    The file holds arrays, numbers and text, and never code. At every instant the old file or the
-    new one is whole.
+    The file holds arrays, numbers and text, and never code. An existing file is
+    replaced only once the new one is complete.
 
     Parameters
     ----------
@@ -91,12 +91,11 @@ def save(model: Any, path: Path, *, include_weights: bool = False) -> None:
         One of drago's own, or a `Pipeline` of scikit-learn with it and the usual transformers:
         scalers, encoders, imputers, `ColumnTransformer`, `FeatureUnion`.
     path : str or path
-        The file, under exactly this name; one that is there is replaced, and where a link is
-        there, the file that it names.
+        The file, under exactly this name. An existing one is replaced. A symbolic link is followed.
     include_weights : bool
         Whether to store what has an entry for each training row: `dual_weights_` (also that of
-        `result_`) and `baseline_`. They take room, and they tell about the rows; without them they
-        are empty in the model that is loaded.
+        `result_`) and `baseline_`. They make the file larger and can reveal training data. If
+        False, these attributes are empty after `load`.
 
     Raises
     ------

@@ -39,11 +39,14 @@ def sentence(
     if loop.status is Status.STATIONARY:
         return head + f"stationary after {n_iter} iterations, {reached}."
     if loop.status is Status.MAX_ITER:
-        return head + f"max_iter={loop.max_iter} reached, {reached}; raise max_iter or tol."
+        return (
+            head + f"max_iter={loop.max_iter} reached, {reached}; raise max_iter, or tol if this "
+            "is good enough."
+        )
     if loop.status is Status.TIME_LIMIT:
         return (
             head + f"time_limit={loop.clock.limit:g} s reached after {n_iter} iterations, "
-            f"{reached}; raise time_limit or tol."
+            f"{reached}; raise time_limit, or tol if this is good enough."
         )
     if loop.status is Status.INTERRUPTED:
         return head + f"interrupted after {n_iter} iterations, {reached}."

@@ -29,7 +29,7 @@ class ConvergenceDisplay:
     """The certified relative gap on the way, a point for each certificate.
 
     The gap bounds the distance to the optimum from above, so the truth lies on the curve or below
-    it. Make it by `from_estimator` or `from_result`.
+    it. Create it with `from_estimator` or `from_result`.
 
     Parameters
     ----------

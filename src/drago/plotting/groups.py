@@ -19,7 +19,7 @@ class FoundGroupsDisplay:
     """The excess of found groups over that of all rows, with intervals; the worst group on top.
 
     Groups that stand out are in colour: they are served worse than all rows, measured by what is
-    attainable. Make it by `from_result`.
+    attainable. Create it with `from_result`.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class SortedLossDisplay:
     """The losses from the least to the largest: who is served how well.
 
     Two models on the same data show what robustness buys and what it costs: the robust one lies
-    lower in the tail, which is shaded, and higher elsewhere. Make it by `from_estimator` or
+    lower in the tail, which is shaded, and higher elsewhere. Create it with `from_estimator` or
     `from_predictions`.
 
     Parameters
@@ -255,7 +255,7 @@ class TailRiskDisplay:
     """The mean loss of the worst share of the rows, as the share shrinks.
 
     At 100% it is the mean of all losses, to the right it runs toward the largest one: the CVaR of
-    every level in one picture. Make it by `from_estimator` or `from_predictions`.
+    every level in one picture. Create it with `from_estimator` or `from_predictions`.
 
     Parameters
     ----------

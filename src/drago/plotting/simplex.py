@@ -34,7 +34,7 @@ class SimplexDisplay:
     The set is filled. Thin lines join the points where ``<q, losses> - nu D(q || p)`` is the same
     for one shift cost nu; the thick one touches the set at its maximum there. Dots are the maxima
     for several shift costs: they leave the nominal weights ``p`` as nu falls and end at a vertex
-    or at the edge of the set. Make it by `from_losses`.
+    or at the edge of the set. Create it with `from_losses`.
 
     Parameters
     ----------

@@ -20,8 +20,8 @@ _LABELS = {
 class TradeOffDisplay:
     """Mean loss against that of the worst group, a point for each model.
 
-    What lies to the left of and below the first model is better for all. Make it by `from_result`
-    from a comparison or an audit, or by `from_path`.
+    What lies to the left of and below the first model is better for all. Create it with
+    `from_result` from a comparison or an audit, or with `from_path`.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class WeightsDisplay:
 
     Weights are given as multiples of the nominal ones: 1 is what a row has in a plain mean, 0 says
     that the robust objective does not see it. With a `CVaR` no row gets more than
-    ``1 / tail_fraction``, the cap. Make it by `from_estimator` or `from_predictions`.
+    ``1 / tail_fraction``, the cap. Create it with `from_estimator` or `from_predictions`.
 
     Parameters
     ----------

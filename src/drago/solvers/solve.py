@@ -92,7 +92,8 @@ def solve(
         declared convex, ``||grad P||`` relative to the start.
     max_iter : int, optional
     time_limit : float, optional
-        Seconds, the time of compilation on a device included: solve twice there.
+        Seconds. On a device the first solve includes compilation; to time a solve, run it a second
+        time.
     time_spent : float
         Seconds of `time_limit` that are spent already, as by an estimator before it solves.
     random_state : int
@@ -105,14 +106,15 @@ def solve(
     checkpoint : str or path, optional
         A file to which the solve is saved as it goes on, and from which it is resumed when it is
         there: bit for bit, whatever ended it. `Drago` can be resumed, and `LBFGS` with a `metric`,
-        without a box or many classes. Their own iterations are saved: until the first of them is,
-        a start on a part of the rows is done again, and so is a finish by another method.
+        without a box or many classes. Only the main iterations are saved. A warm-up on part of the
+        rows that has not led to one, or a final phase by another solver, is repeated.
     checkpoint_every : float
         Seconds between two savings, at least.
     n_threads : int, optional
         Threads of the passes over arrays. By default one on small data, and on large data all
         cores that the process may use, but no more than ``OMP_NUM_THREADS`` and one in a worker of
-        joblib. Their number changes no bit of visits to the rows.
+        joblib. Their number does not change the values that a pass computes, not even in the last
+        bit.
     verbose : int
         1 prints a line for each certificate, and shows how far the reading of rows in files is in
         between: a bar where the standard error is a terminal and rich is installed, else a line

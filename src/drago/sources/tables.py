@@ -310,7 +310,12 @@ def parquet_dataset(path: Any) -> tuple[Any, str]:
         if not found:
             raise ValueError(f"path must name at least one file, but {shown(path)} was given.")
         described = f"parquet {found[0]} and {len(found) - 1} more"
-    data = dataset.dataset(found, format="parquet", partitioning="hive")
+    try:
+        data = dataset.dataset(found, format="parquet", partitioning="hive")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"there is no file {error}; check the path that was given."
+        ) from None
     words = [field.name for field in data.schema if is_words(field.type)]
     if words and data.files:
         # Words are decoded as numbers of a list, which is several times as fast.
@@ -355,8 +360,11 @@ def _require_finite(name: str, values: Any) -> None:
 
 
 def _nulls(name: str, count: str, kind: str) -> ValueError:
-    mend = f"give fill= {kind} for it, or filter them out" if kind else "filter them out"
-    return ValueError(f"column {name!r} has nulls in {count} rows; {mend}.")
+    mend = "drop such rows, with filters= for example"
+    if kind:
+        mend = f"give fill= {kind} for it, or {mend}"
+    plural = "s" * (count != "1")
+    return ValueError(f"column {name!r} has {count} missing value{plural}; {mend}.")
 
 
 def _crossed(columns: list[Coded]) -> Coded:

@@ -14,7 +14,13 @@ A user's own set is any object with two methods::
 from __future__ import annotations
 
 from drago.terms.uncertainty.balls import Chi2Ball, KLBall
-from drago.terms.uncertainty.base import DualOracle, Response, UncertaintySet, as_uncertainty
+from drago.terms.uncertainty.base import (
+    DualOracle,
+    Response,
+    UncertaintySet,
+    as_uncertainty,
+    short_names,
+)
 from drago.terms.uncertainty.capped import CVaR, Simplex
 from drago.terms.uncertainty.grouped import Grouped
 from drago.terms.uncertainty.spectral import ESRM, Extremile, SpectralSet, Spectrum
@@ -35,4 +41,5 @@ __all__ = [
     "UncertaintySet",
     "UserSet",
     "as_uncertainty",
+    "short_names",
 ]

@@ -425,9 +425,14 @@ class UncertaintySet:
         raise NotImplementedError  # pragma: no cover
 
 
+def short_names() -> list[str]:
+    """The names that stand for sets, "cvar" first."""
+    return sorted(set(_BY_NAME) - {USERS}, key=lambda name: (name != "cvar", name))
+
+
 def as_uncertainty(uncertainty: Any) -> UncertaintySet:
     """A set from an object, a short name or a user's own object."""
-    names = sorted(set(_BY_NAME) - {USERS}, key=lambda name: (name != "cvar", name))
+    names = short_names()
     if isinstance(uncertainty, str):
         return _BY_NAME[check_option("uncertainty", uncertainty, names)]()
     if isinstance(uncertainty, UncertaintySet):
