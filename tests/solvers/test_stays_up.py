@@ -374,7 +374,7 @@ def test_limits(loss, intercept):
         result = solve(problem, tol=1e-14, **kwargs)
         check_sound(problem, result)
         assert result.status == status and result.n_iter <= 1
-        assert f"{status}=" in result.message and f"raise {status} or tol" in result.message
+        assert f"{status}=" in result.message and f"raise {status}, or tol" in result.message
 
 
 def test_a_time_limit_is_kept():
