@@ -133,7 +133,8 @@ class RemoteOracle(SearchOracle):
         if isinstance(open_rows, looks.BallRows):
             around = self._around(spec, u, found, open_rows)
         threshold = open_rows.weights(found, np.empty)[1]
-        q = rows.made(looks.weigh, u, spec, found, around)
+        bottom = spec.bottom(threshold, found.ref, found.ref - spec.c * found.x)
+        q = rows.made(looks.weigh, u, spec, found, bottom, around)
         rows.relate(q, u)
         self._last = spec, found
         self._learn(spec, threshold, guessed)
@@ -141,15 +142,15 @@ class RemoteOracle(SearchOracle):
 
     def _around(
         self, spec: Spec, u: RowVector, found: Place, open_rows: Any
-    ) -> tuple[float, ...] | None:
+    ) -> tuple[float, float, float] | None:
         """The sums that the weights of a ball on its boundary need."""
         price_binds = open_rows.price > 0.0 and found.a / open_rows.price <= open_rows.inside(found)
         if open_rows.top(found) or price_binds:
             return None
         told = self.rows.told(looks.spread_at, u, spec, found)
-        around = tuple(np.sum(told, axis=0).tolist())
-        open_rows.known_around = around
-        return around
+        e, f, out = np.sum(told, axis=0).tolist()
+        open_rows.known_around = e, f, out
+        return e, f, out
 
     def _learn(self, spec: Spec, threshold: float, guessed: Any) -> None:
         """For the next guess."""

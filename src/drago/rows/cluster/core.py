@@ -192,6 +192,15 @@ class RemoteRows(PartedRows):
                 self._memo.popitem(last=False)
         return [self._memo[key][0] for key in keys]
 
+    def _note(self, sum_: Sum, told: list[Any]) -> None:
+        """Remember a sum of each part that another one has told as well."""
+        self._memo[self._key(sum_)] = told, []
+
+    def _known(self, sum_: Sum) -> list[Any] | None:
+        """A sum of each part, where it is remembered."""
+        found = self._memo.get(self._key(sum_))
+        return None if found is None else found[0]
+
     @staticmethod
     def _key(wanted: Sum) -> Any:
         name, arguments, settings = wanted
@@ -223,6 +232,13 @@ class RemoteRows(PartedRows):
             if isinstance(each, Failed):
                 raise NonFiniteLossError(f"in part {k} of {len(found)}, {each.message}")
         return found
+
+    def _keep(self, node: Node) -> list[Node]:
+        """Have the next round leave a vector on the workers that others would make anew."""
+        if node.call is None:
+            return []
+        node.call.is_light = False
+        return [node]
 
     def held(self, node: Node) -> tuple[Group, int]:
         """Where a vector is on the workers: it is made if it is not yet, light or not."""

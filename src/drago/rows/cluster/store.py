@@ -112,14 +112,18 @@ class DaskRows(RemoteRows):
         losses.relate(slopes=slopes, loss=loss, raw=own, is_visit=True)
         if raw is not None:
             losses.relate(step=raw.kin("step"))
-        wanted: list[Sum] = [("extremes", (losses,), {})]
+        ends: Sum = ("extremes", (losses,), {})
         expected = None
         if oracle is not None and hasattr(oracle, "expected"):
             expected = oracle.expected(losses, nu)
-        if expected is not None:
+        made = [own, losses, slopes, seen] if guess.kind else [own, losses, slopes]
+        if expected is None:
+            self._ask([ends], made)
+        else:
             spec, bracket = expected
-            wanted.append((looks.look, (losses, spec, (), bracket, self.limit), {}))
-        self._ask(wanted, [own, losses, slopes, seen] if guess.kind else [own, losses, slopes])
+            look = (looks.look, (losses, spec, (), bracket, self.limit), {})
+            (told,) = self._ask([look], made)
+            self._note(ends, [(each.least, each.most) for each in told])
         return Evaluation(w, b, own, losses, slopes), seen
 
     def _witness_evaluation(self, loss: Any, w: Any, b: Any, raw: Any) -> list[Any]:
@@ -248,16 +252,19 @@ class DaskRows(RemoteRows):
             return float(self.whole(violation_of_all_rows, q, uncertainty, count=0, tells=True)[-1])
         if uncertainty.needs_groups:
             return super().violation(uncertainty, q)
-        wanted: list[Sum] = [(work.lacking, (q,), {}), ("total", (q,), {}), ("count", (q,), {})]
-        if uncertainty.tail_share is not None:
-            wanted.append(("excess", (q, 1.0 / uncertainty.tail_share), {}))
+        cap = math.inf if uncertainty.tail_share is None else 1.0 / uncertainty.tail_share
+        wanted: list[Sum] = [(work.limits, (q, cap), {})]
         losses = q.kin("of")
         raw = None if losses is None else losses.kin("raw")
         loss: Any = None if losses is None else losses.kin("loss")
         if raw is not None and loss.has_conjugate and not loss.has_class_hessian:
             wanted.append(("balance_sums", (loss, raw, q, None), {}))
-        lacking = _sum(self._ask(wanted)[0])
-        return max(0.0, abs(self.total(q) - 1.0), lacking, self._excess(uncertainty, q))
+        # What comes next needs the weights again and again.
+        lacking, total, count, excess = map(list, zip(*self._ask(wanted, self._keep(q))[0]))
+        self._note(("total", (q,), {}), total)
+        self._note(("count", (q,), {}), count)
+        self._note(("excess", (q, cap), {}), excess)
+        return max(0.0, abs(self.total(q) - 1.0), sum(lacking), self._excess(uncertainty, q))
 
     def extremes(self, values: RowVector) -> tuple[float, float]:
         if values is self.p and self.is_uniform:
@@ -275,8 +282,24 @@ class DaskRows(RemoteRows):
         self._ask([("dot", (q, young), {}), ("gradient", (alpha, q), {})])
         return alpha, self.dot(q, young)
 
+    def curvature(self, loss: Any, raw: RowVector, q: RowVector) -> RowVector:
+        """One vector for as long as the weights are there."""
+        if loss.is_quadratic:
+            return q
+        known = q.kin("curvature")
+        if known is None or known[0] is not loss or known[1] != raw.serial:
+            node = self._mapped("curvature", (loss, raw, q), {})
+            node.relate(within=q)
+            known = loss, raw.serial, node
+            q.relate(curvature=known)
+        return known[2]
+
     def heaviest(self, weight: RowVector, size: int) -> RowVector:
         """As many of each part as it has above a level; of those about there, some of each."""
+        within = weight.kin("within") or weight
+        count = self._known(("count", (within,), {}))
+        if count is not None and sum(count) <= size:
+            return self._mapped(work.positive, (weight,), {})
         known = weight.shadow is not None and weight.shadow.max() > 0
         top = 4.0 * float(weight.shadow.max()) if known else self.greatest(weight)
         levels = top * 0.5 ** (0.5 * np.arange(_LEVELS))
