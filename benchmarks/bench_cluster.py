@@ -122,7 +122,10 @@ def passes(given: argparse.Namespace) -> None:
                 continue
             settings = terms(loss) | more
             told = []
-            for problem in (drago.DROProblem(*here, **settings), drago.DROProblem(X, y, **settings)):
+            for problem in (
+                drago.DROProblem(*here, **settings),
+                drago.DROProblem(X, y, **settings),
+            ):
                 found = []
                 for _ in range(2):
                     used = time.process_time()

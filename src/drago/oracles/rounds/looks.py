@@ -220,6 +220,76 @@ def _softly(u: np.ndarray, greatest: float, c: float) -> np.ndarray:
 # ---------------------------------------------------------------------------------- KL balls
 
 
+def tilts(
+    part: Any, u: np.ndarray, about: float, thetas: Sequence[float]
+) -> tuple[float, np.ndarray]:
+    """The greatest loss, and for each theta the sums of ``p e``, ``p e d``, ... ``p e d^4``.
+
+    With ``e = exp(theta (u - greatest))`` and ``d = u - about``.
+    """
+    greatest, out = float(u.max()), np.zeros((len(thetas), 5))
+    for some, p in few([(u, part.p)]):
+        assert p is not None
+        below, d = some - greatest, some - about
+        for row, theta in zip(out, thetas):
+            term = p * np.exp(np.maximum(theta * below, FAINT))
+            row[0] += term.sum()
+            for k in range(1, 5):
+                term *= d
+                row[k] += term.sum()
+    return greatest, out
+
+
+class Tilted(NamedTuple):
+    """Weights ``p_i exp(theta (u_i - top)) / total``, and the moments of ``u_i - about``."""
+
+    theta: float
+    top: float
+    total: float
+    about: float
+    moments: tuple[float, float, float, float]
+
+    @property
+    def spent(self) -> float:
+        """Their divergence."""
+        return self.theta * (self.moments[0] + self.about - self.top) - math.log(self.total)
+
+    @property
+    def variance(self) -> float:
+        return self.moments[1] - self.moments[0] ** 2
+
+    def moved(self, x: float) -> Tilted:
+        """The same at ``theta + x``, from the moments: where ``x d`` is small."""
+        one, two, three, four = self.moments
+        ratio = 1.0 + x * (one + x / 2.0 * (two + x / 3.0 * (three + x / 4.0 * four)))
+        first = (one + x * (two + x / 2.0 * (three + x / 3.0 * four))) / ratio
+        second = (two + x * (three + x / 2.0 * four)) / ratio
+        total = self.total * ratio * math.exp(x * (self.about - self.top))
+        moments = first, second, three, four
+        return Tilted(self.theta + x, self.top, total, self.about, moments)
+
+    def settled(self, radius: float) -> Tilted:
+        """Nearby, where the divergence is `radius`."""
+        x, there = 0.0, self
+        for _ in range(4):
+            x += (radius - there.spent) / (there.theta * there.variance)
+            there = self.moved(x)
+        return there
+
+
+def tilted(
+    told: Sequence[tuple[float, np.ndarray]], about: float, thetas: Sequence[float]
+) -> list[Tilted]:
+    """The weights at each theta from what the parts told."""
+    top, found = max(greatest for greatest, _ in told), []
+    for k, theta in enumerate(thetas):
+        parts = [rows[k] * math.exp(theta * (greatest - top)) for greatest, rows in told]
+        total, *sums = np.sum(parts, axis=0).tolist()
+        one, two, three, four = (each / total for each in sums)
+        found.append(Tilted(theta, top, total, about, (one, two, three, four)))
+    return found
+
+
 def middle(part: Any, u: np.ndarray, about: float) -> tuple[float, float, float]:
     """The greatest loss, the sum of ``p`` and that of ``p (u - about)``."""
     return float(u.max()), float(part.p.sum()), float(np.dot(part.p, u - about))

@@ -27,8 +27,8 @@ from drago.oracles.rounds.arrays import (
 )
 from drago.oracles.rounds.looks import Look, Spec
 from drago.oracles.rounds.oracle import SearchOracle
-from drago.oracles.rounds.rows import Place, Rows
-from drago.oracles.rounds.tilt import Tilt, price_in_ball
+from drago.oracles.rounds.rows import FAINT, Place, Rows
+from drago.oracles.rounds.tilt import Losses, Tilt, price_in_ball
 from drago.terms.uncertainty.base import price
 
 # Thresholds of a round, and rounds at most: only rounding could take more.
@@ -36,6 +36,11 @@ _PLACES, _ROUNDS = 16, 120
 # The share of the witnesses on each side of a guess that tell how far to look, and how many times
 # the last error of a guess. Without a last one: how many times its standard error.
 _NEAR, _ERRORS, _DEVIATIONS = 0.002, 4.0, 3.0
+# Theta of a KL ball: how far on either side of a guess to look, as a share of it, at most and at
+# least; how near to the radius its moments tell the rest, how far a step goes, and rounds at most.
+_TILT, _LEAST_TILT, _CLOSE, _FARTHEST, _TILTS = 0.03, 1e-3, 1e-4, 0.25, 20
+# Losses are those of before where the threshold moved by less than this share of their deviation.
+_ALIKE = 0.02
 
 
 class RemoteOracle(SearchOracle):
@@ -53,6 +58,7 @@ class RemoteOracle(SearchOracle):
         super().__init__(rows, uncertainty, divergence)
         self.memory |= dict.fromkeys(("error", "searched"), math.nan)
         self._last: tuple[Spec, Place] | None = None
+        self._soft = (math.nan, math.nan, math.nan)  # greatest loss, price and total
 
     # ------------------------------------------------------------------------------ guesses
 
@@ -79,6 +85,19 @@ class RemoteOracle(SearchOracle):
         found = None if spec is None else self._bracket(spec, u)
         return None if spec is None or found is None else (spec, found[1])
 
+    def question(self, u: RowVector, c: float) -> tuple[Any, tuple[Any, ...], Any] | None:
+        """What `weights` will ask all parts first."""
+        found = self.expected(u, c)
+        if found is not None:
+            return looks.look, (u, found[0], (), found[1], self.rows.limit), {}
+        if not self.is_free or self.divergence.is_chi2:
+            return None
+        c = price(float(c))
+        if not self.is_ball:
+            return (looks.top, (u, c), {}) if self.cap == math.inf else None
+        tried = self._thetas(u, c)
+        return None if tried is None else (looks.tilts, (u, *tried), {})
+
     def _bracket(self, spec: Spec, u: RowVector) -> tuple[float, tuple[Place, Place], float] | None:
         """The guess, a bracket around it, and the threshold of the witnesses."""
         shadow, witness = self.rows.shadow(u), self.rows.witness
@@ -90,30 +109,36 @@ class RemoteOracle(SearchOracle):
         tau = found.threshold
         if not math.isfinite(tau):
             return None
-        known = self.memory
-        moved = known["anchor"] + (tau - known["sampled"])
         away = np.abs(shadow - tau)
         if spec.kind == CHI2 and spec.bound < math.inf:
             away = np.minimum(away, np.abs(shadow - (tau + spec.c * spec.bound)))
         rank = min(int(_NEAR * away.size) + 2, away.size - 1)
         width = float(np.partition(away, rank)[rank])
-        if math.isfinite(moved) and known["searched"] == spec.c:
-            guess, error = moved, known["error"]
-            width = max(width, _ERRORS * error) if math.isfinite(error) else width
-        else:
-            guess = tau
-            rows = spec.rows(shadow, p)
-            rows.unit = 1.0 / shadow.size if p is None else 1.0
-            weights = np.full(shadow.size, 1.0 / shadow.size) if p is None else p
-            some = slice(None, None, max(1, shadow.size // 512))
-            share = weights[some] / weights[some].sum()
-            low, high = rows.starts(shadow[some], share, float(shadow.max()))
-            # Of so many more rows than these the error is less.
-            less = math.sqrt(share.size / shadow.size)
-            width = max(width, _DEVIATIONS * less * abs(high - low))
+        known, guess, strange = self.memory, tau, 1.0
+        if known["searched"] == spec.c and math.isfinite(known["anchor"] + known["sampled"]):
+            # The witnesses err by what they erred by before, as far as these are those losses.
+            moved = abs(tau - known["sampled"]) / max(float(shadow.std()), 1e-300)
+            strange = min(moved, 1.0) if moved > _ALIKE else 0.0
+            guess += (1.0 - strange) * (known["anchor"] - known["sampled"])
+            if math.isfinite(known["error"]):
+                width = max(width, _ERRORS * known["error"])
+        if strange > 0.0:
+            width = max(width, strange * self._deviation(spec, shadow, p))
         if self.rows.n_witnesses >= self.rows.n_samples:
             width = max(1e-9 * abs(guess), 1e-300)
         return guess, (Place(guess - width), Place(guess + width)), tau
+
+    def _deviation(self, spec: Spec, shadow: np.ndarray, p: np.ndarray | None) -> float:
+        """How far the threshold of the witnesses is from that of all rows, at most."""
+        rows = spec.rows(shadow, p)
+        rows.unit = 1.0 / shadow.size if p is None else 1.0
+        weights = np.full(shadow.size, 1.0 / shadow.size) if p is None else p
+        some = slice(None, None, max(1, shadow.size // 512))
+        share = weights[some] / weights[some].sum()
+        low, high = rows.starts(shadow[some], share, float(shadow.max()))
+        # Of so many more rows than these the error is less.
+        less = math.sqrt(share.size / shadow.size)
+        return _DEVIATIONS * less * abs(high - low)
 
     # ------------------------------------------------------------------------------ weights
 
@@ -228,20 +253,92 @@ class RemoteOracle(SearchOracle):
 
     def _without_threshold(self, u: RowVector, c: float) -> tuple[RowVector, float]:
         """The whole simplex, and KL balls."""
-        effective = c
+        effective, tilted = c, None
         if self.is_ball:
-            losses = _RemoteLosses(self.rows, u, float(self.uncertainty.radius))
-            theta = self.memory["threshold"]
-            effective = price_in_ball(losses, c, float(self.uncertainty.radius), theta)
+            tilted = self._tilted(u, c)
+            if tilted is not None:
+                effective = 1.0 / tilted.theta
+            else:
+                losses = _RemoteLosses(self.rows, u, float(self.uncertainty.radius))
+                theta = self.memory["threshold"]
+                effective = price_in_ball(losses, c, float(self.uncertainty.radius), theta)
             if effective > c:
                 self.memory["threshold"] = 1.0 / effective
-        greatest, total = self._top(u, effective)
-        q = self.rows.made(looks.soft, u, greatest, effective, total)
+        greatest, total = self._top(u, effective) if tilted is None else (tilted.top, tilted.total)
+        self._soft = greatest, effective, total
+        q = self.rows.made(looks.soft, u, *self._soft)
         self.rows.relate(q, u)
         if not self.is_ball:
             tau = greatest + effective * math.log(total) if effective > 0 else greatest
             self.memory |= {"threshold": tau, "price": c}
         return q, effective
+
+    def _sampled(self, u: RowVector, c: float) -> tuple[float, float]:
+        """Theta of the witnesses, and the mean of their losses there; NaN where there is none."""
+        shadow, radius = self.rows.shadow(u), float(self.uncertainty.radius)
+        # Small divergences are sums around the mean, for the sake of their digits.
+        if shadow is None or radius < Tilt.SMALL or not np.isfinite(shadow).all():
+            return math.nan, math.nan
+        p = self.rows.witness.p
+        losses = Losses([(shadow, p)], radius)
+        if not losses.variance > 0.0:
+            return math.nan, math.nan
+        effective = price_in_ball(losses, c, radius, self.memory["sampled"])
+        if not effective > 0.0:
+            return math.nan, math.nan
+        e = p * np.exp(np.maximum((shadow - losses.top) / effective, FAINT))
+        return 1.0 / effective, float(np.dot(e, shadow) / e.sum())
+
+    def _thetas(self, u: RowVector, c: float) -> tuple[float, tuple[float, ...]] | None:
+        """About where the losses with weight are, and theta on either side of a guess."""
+        (sampled, about), known = self._sampled(u, c), self.memory
+        if not math.isfinite(sampled):
+            return None
+        most = 1.0 / c if c > 0.0 else math.inf
+        guess, width = sampled, _TILT
+        if known["searched"] == c and math.isfinite(known["anchor"] * known["error"]):
+            # Whatever was nearer before: as the witnesses moved, or not at all.
+            width = min(known["error"], known["moved"])
+            guess *= known["anchor"] / known["sampled"]
+            guess = guess if known["error"] <= known["moved"] else known["anchor"]
+            width = min(max(_ERRORS * width, _LEAST_TILT), _TILT)
+        if not guess < most:
+            return about, (most,)
+        return about, (guess * (1.0 - width), min(guess * (1.0 + width), most))
+
+    def _tilted(self, u: RowVector, c: float) -> looks.Tilted | None:
+        """The weights of a KL ball, by rounds at a few theta; None where these do not find it."""
+        tried = self._thetas(u, c)
+        if tried is None:
+            return None
+        about, thetas = tried
+        radius, most = float(self.uncertainty.radius), 1.0 / c if c > 0.0 else math.inf
+        inside: list[looks.Tilted] = []  # the greatest theta whose weights lie in the ball
+        beyond: list[looks.Tilted] = []  # and the least whose do not
+        for _ in range(_TILTS):
+            told = self.rows.told(looks.tilts, u, about, thetas)
+            found = looks.tilted(told, about, thetas)
+            if not all(each.spent > 0.0 and each.variance > 0.0 for each in found):
+                return None
+            inside = sorted([*inside, *(each for each in found if each.spent <= radius)])[-1:]
+            beyond = sorted([*beyond, *(each for each in found if each.spent > radius)])[:1]
+            if inside and inside[0].theta == most:
+                return inside[0]
+            ends = sorted([*inside, *beyond], key=lambda each: abs(each.spent - radius))
+            if abs(ends[0].spent - radius) <= _CLOSE * radius:
+                last = ends[0].settled(radius)
+                self._remember(last.theta, self._sampled(u, c)[0], c)
+                return last
+            thetas = (min(_theta_where(ends, radius), most),)
+        return None
+
+    def _remember(self, theta: float, sampled: float, c: float) -> None:
+        """For the next guess: by how much each of the two would have been wrong."""
+        known, off = self.memory, {"moved": math.inf, "error": math.inf}
+        if known["searched"] == c and math.isfinite(known["anchor"]):
+            moved = sampled * known["anchor"] / known["sampled"]
+            off = {"moved": abs(known["anchor"] / theta - 1.0), "error": abs(moved / theta - 1.0)}
+        self.memory |= off | {"anchor": theta, "sampled": sampled, "searched": c}
 
     def _top(self, u: RowVector, c: float) -> tuple[float, float]:
         told = self.rows.told(looks.top, u, c)
@@ -260,11 +357,7 @@ class RemoteOracle(SearchOracle):
             return q, rows.made(_mirror, q, self.divergence)
         if self._last is not None:
             return q, rows.made(looks.log_ratio, u, *self._last)
-        return q, rows.made(looks.log_soft, u, *self._topped(u, effective))
-
-    def _topped(self, u: RowVector, c: float) -> tuple[float, float, float]:
-        greatest, total = self._top(u, c)
-        return greatest, c, total
+        return q, rows.made(looks.log_soft, u, *self._soft)
 
 
 def _mirror(part: Any, q: np.ndarray, divergence: Any) -> np.ndarray:
@@ -276,6 +369,26 @@ def _tighter(model: Rows, low: Place, high: Place, there: Place) -> tuple[Place,
     if model.total(there) >= 1.0:
         return (there, high) if there.ref >= low.ref else (low, high)
     return (low, there) if there.ref <= high.ref else (low, high)
+
+
+def _theta_where(ends: Sequence[looks.Tilted], radius: float) -> float:
+    """Where the divergence should be the radius: its root is almost linear in theta.
+
+    Between two ends a cubic of that root tells, the nearer end first; beside one its tangent.
+    """
+    target = math.sqrt(2.0 * radius)
+    root = [math.sqrt(2.0 * each.spent) for each in ends]
+    rate = [x / (each.theta * each.variance) for x, each in zip(root, ends)]
+    theta = [each.theta for each in ends]
+    if len(ends) == 1:
+        step = theta[0] + (target - root[0]) * rate[0]
+        return min(max(step, _FARTHEST * theta[0]), theta[0] / _FARTHEST)
+    width = root[1] - root[0]
+    t = (target - root[0]) / width
+    rise, first, last = theta[1] - theta[0], rate[0] * width, rate[1] * width
+    cubic, square = first + last - 2.0 * rise, 3.0 * rise - 2.0 * first - last
+    found = theta[0] + t * (first + t * (square + t * cubic))
+    return found if min(theta) < found < max(theta) else math.sqrt(theta[0] * theta[1])
 
 
 class _RemoteLosses(Tilt):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from drago._validation import check_vector
+from drago.intercept import best_intercept
 from drago.oracles.atoms import AtomOracle
 from drago.oracles.rounds import looks
 from drago.oracles.rounds.remote import (
@@ -45,7 +46,9 @@ from drago.rows.parts import _sum
 # the bytes of X.
 _FETCHED, _FETCHED_OF_PART, _FETCHED_SHARE = 1 << 20, 1 << 11, 0.004
 # Bytes, and a share of the rows, that a problem on a part of the rows may take on the driver.
-_TAKEN, _TAKEN_SHARE = 1 << 26, 0.01
+_TAKEN, _TAKEN_SHARE = 1 << 26, 0.02
+# Witnesses are so many times as many as those that tell how far off they are.
+_FEWER = 16
 # Levels at which rows of greater weight are counted, half as great from one to the next but one.
 _LEVELS = 48
 
@@ -113,16 +116,12 @@ class DaskRows(RemoteRows):
         if raw is not None:
             losses.relate(step=raw.kin("step"))
         ends: Sum = ("extremes", (losses,), {})
-        expected = None
-        if oracle is not None and hasattr(oracle, "expected"):
-            expected = oracle.expected(losses, nu)
+        question = None
+        if oracle is not None and hasattr(oracle, "question"):
+            question = oracle.question(losses, nu)
         made = [own, losses, slopes, seen] if guess.kind else [own, losses, slopes]
-        if expected is None:
-            self._ask([ends], made)
-        else:
-            spec, bracket = expected
-            look = (looks.look, (losses, spec, (), bracket, self.limit), {})
-            (told,) = self._ask([look], made)
+        (told,) = self._ask([question or ends], made)
+        if question is not None and question[0] is looks.look:
             self._note(ends, [(each.least, each.most) for each in told])
         return Evaluation(w, b, own, losses, slopes), seen
 
@@ -282,6 +281,20 @@ class DaskRows(RemoteRows):
         self._ask([("dot", (q, young), {}), ("gradient", (alpha, q), {})])
         return alpha, self.dot(q, young)
 
+    def likely_intercept(self, problem: Any, raw: RowVector) -> tuple[float, float] | None:
+        """About that of the witnesses: from fewer of them it would be so much farther away."""
+        some = self.shadow(raw)
+        if some is None or raw.name or problem.n_outputs > 1:
+            return None
+        found = []
+        for step in (1, _FEWER):
+            index = np.arange(0, self.n_witnesses, step)
+            part = problem._replace(rows=self.witness.take(index))
+            found.append(float(best_intercept(part, some[index])[0]))
+        # The error of so many times as many rows is less by the root.
+        width = max(2.0 * abs(found[1] - found[0]) / math.sqrt(_FEWER), 1e-6 * abs(found[0]))
+        return found[0] - width, found[0] + width
+
     def curvature(self, loss: Any, raw: RowVector, q: RowVector) -> RowVector:
         """One vector for as long as the weights are there."""
         if loss.is_quadratic:
@@ -296,8 +309,8 @@ class DaskRows(RemoteRows):
 
     def heaviest(self, weight: RowVector, size: int) -> RowVector:
         """As many of each part as it has above a level; of those about there, some of each."""
-        within = weight.kin("within") or weight
-        count = self._known(("count", (within,), {}))
+        within = weight.kin("within")
+        count = self._known(("count", (weight if within is None else within,), {}))
         if count is not None and sum(count) <= size:
             return self._mapped(work.positive, (weight,), {})
         known = weight.shadow is not None and weight.shadow.max() > 0
