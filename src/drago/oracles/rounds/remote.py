@@ -9,7 +9,6 @@ next rounds ask for sums at several thresholds at once, until the rows between t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from drago.oracles.rounds.arrays import (
     search_parts,
 )
 from drago.oracles.rounds.looks import Look, Spec
-from drago.oracles.rounds.oracle import SearchOracle
-from drago.oracles.rounds.rows import FAINT, Place, Rows
-from drago.oracles.rounds.tilt import Losses, Tilt, price_in_ball
+from drago.oracles.rounds.rows import Place, Rows
+from drago.oracles.rounds.tilt import price_in_ball
+from drago.oracles.rounds.tilt_search import RemoteLosses, TiltSearch
 from drago.terms.uncertainty.base import price
 
 # Thresholds of a round, and rounds at most: only rounding could take more.
@@ -36,14 +35,13 @@ _PLACES, _ROUNDS = 16, 120
 # The share of the witnesses on each side of a guess that tell how far to look, and how many times
 # the last error of a guess. Without a last one: how many times its standard error.
 _NEAR, _ERRORS, _DEVIATIONS = 0.002, 4.0, 3.0
-# Theta of a KL ball: how far on either side of a guess to look, as a share of it, at most and at
-# least; how near to the radius its moments tell the rest, how far a step goes, and rounds at most.
-_TILT, _LEAST_TILT, _CLOSE, _FARTHEST, _TILTS = 0.03, 1e-3, 1e-4, 0.25, 20
+# Units of the price up to which the rows below a bracket are settled, with the KL divergence.
+_REACH = 3.9
 # Losses are those of before where the threshold moved by less than this share of their deviation.
 _ALIKE = 0.02
 
 
-class RemoteOracle(SearchOracle):
+class RemoteOracle(TiltSearch):
     """The dual oracle of a set that a threshold decides, for a store whose rows are elsewhere.
 
     Parameters
@@ -89,7 +87,8 @@ class RemoteOracle(SearchOracle):
         """What `weights` will ask all parts first."""
         found = self.expected(u, c)
         if found is not None:
-            return looks.look, (u, found[0], (), found[1], self.rows.limit), {}
+            spec, bracket = found
+            return looks.look, (u, spec, *_first(spec, bracket), self.rows.limit), {}
         if not self.is_free or self.divergence.is_chi2:
             return None
         c = price(float(c))
@@ -192,9 +191,9 @@ class RemoteOracle(SearchOracle):
         """The threshold with its sums, and the rows that decided it."""
         rows = self.rows
         low = high = None
-        places: list[Place] = []
+        places, bracket = _first(spec, bracket)
         for _ in range(_ROUNDS):
-            told: list[Look] = rows.told(looks.look, u, spec, tuple(places), bracket, rows.limit)
+            told: list[Look] = rows.told(looks.look, u, spec, places, bracket, rows.limit)
             least, most = min(each.least for each in told), max(each.most for each in told)
             if not all(math.isfinite(each.least) for each in told):
                 return None, None
@@ -213,8 +212,13 @@ class RemoteOracle(SearchOracle):
                 inside, low, high = self._inside(found, bracket, low, high)
                 if inside is not None:
                     return inside, found
+            tried = bracket == (low, high)
             bracket = low, high
-            places = self._places(spec, u, low, high)
+            places = (
+                ()
+                if not tried and self._are_few(spec, u, *bracket)
+                else (tuple(self._places(spec, u, *bracket)))
+            )
         raise ArithmeticError("no threshold was found; please report this.")  # pragma: no cover
 
     def _inside(
@@ -234,6 +238,19 @@ class RemoteOracle(SearchOracle):
         middle = Place(0.5 * first.ref + 0.5 * last.ref)
         with np.errstate(all="ignore"):
             return _find(rows, first, last, [middle])[0], low, high
+
+    def _are_few(self, spec: Spec, u: RowVector, low: Place, high: Place) -> bool:
+        """Whether the rows between two thresholds will come, as far as the witnesses tell."""
+        shadow = self.rows.shadow(u)
+        if shadow is None or not (low.known and high.known):
+            return False
+        if spec.kind == KL and high.ref - low.ref > _REACH * spec.c:
+            return False
+        above = spec.c * spec.bound if spec.kind == CHI2 and spec.bound < math.inf else 0.0
+        open_ = (shadow >= low.ref) & (shadow < high.ref)
+        open_ |= (shadow >= low.ref + above) & (shadow < high.ref + above)
+        share = (np.count_nonzero(open_) + 1) / shadow.size
+        return 2.0 * share * self.rows.n_samples < self.rows.limit * len(self.rows.parts)
 
     def _places(self, spec: Spec, u: RowVector, low: Place, high: Place) -> list[Place]:
         """Thresholds between two others: evenly spaced ones, those of witnesses, and the middle of
@@ -259,7 +276,7 @@ class RemoteOracle(SearchOracle):
             if tilted is not None:
                 effective = 1.0 / tilted.theta
             else:
-                losses = _RemoteLosses(self.rows, u, float(self.uncertainty.radius))
+                losses = RemoteLosses(self.rows, u, float(self.uncertainty.radius))
                 theta = self.memory["threshold"]
                 effective = price_in_ball(losses, c, float(self.uncertainty.radius), theta)
             if effective > c:
@@ -272,73 +289,6 @@ class RemoteOracle(SearchOracle):
             tau = greatest + effective * math.log(total) if effective > 0 else greatest
             self.memory |= {"threshold": tau, "price": c}
         return q, effective
-
-    def _sampled(self, u: RowVector, c: float) -> tuple[float, float]:
-        """Theta of the witnesses, and the mean of their losses there; NaN where there is none."""
-        shadow, radius = self.rows.shadow(u), float(self.uncertainty.radius)
-        # Small divergences are sums around the mean, for the sake of their digits.
-        if shadow is None or radius < Tilt.SMALL or not np.isfinite(shadow).all():
-            return math.nan, math.nan
-        p = self.rows.witness.p
-        losses = Losses([(shadow, p)], radius)
-        if not losses.variance > 0.0:
-            return math.nan, math.nan
-        effective = price_in_ball(losses, c, radius, self.memory["sampled"])
-        if not effective > 0.0:
-            return math.nan, math.nan
-        e = p * np.exp(np.maximum((shadow - losses.top) / effective, FAINT))
-        return 1.0 / effective, float(np.dot(e, shadow) / e.sum())
-
-    def _thetas(self, u: RowVector, c: float) -> tuple[float, tuple[float, ...]] | None:
-        """About where the losses with weight are, and theta on either side of a guess."""
-        (sampled, about), known = self._sampled(u, c), self.memory
-        if not math.isfinite(sampled):
-            return None
-        most = 1.0 / c if c > 0.0 else math.inf
-        guess, width = sampled, _TILT
-        if known["searched"] == c and math.isfinite(known["anchor"] * known["error"]):
-            # Whatever was nearer before: as the witnesses moved, or not at all.
-            width = min(known["error"], known["moved"])
-            guess *= known["anchor"] / known["sampled"]
-            guess = guess if known["error"] <= known["moved"] else known["anchor"]
-            width = min(max(_ERRORS * width, _LEAST_TILT), _TILT)
-        if not guess < most:
-            return about, (most,)
-        return about, (guess * (1.0 - width), min(guess * (1.0 + width), most))
-
-    def _tilted(self, u: RowVector, c: float) -> looks.Tilted | None:
-        """The weights of a KL ball, by rounds at a few theta; None where these do not find it."""
-        tried = self._thetas(u, c)
-        if tried is None:
-            return None
-        about, thetas = tried
-        radius, most = float(self.uncertainty.radius), 1.0 / c if c > 0.0 else math.inf
-        inside: list[looks.Tilted] = []  # the greatest theta whose weights lie in the ball
-        beyond: list[looks.Tilted] = []  # and the least whose do not
-        for _ in range(_TILTS):
-            told = self.rows.told(looks.tilts, u, about, thetas)
-            found = looks.tilted(told, about, thetas)
-            if not all(each.spent > 0.0 and each.variance > 0.0 for each in found):
-                return None
-            inside = sorted([*inside, *(each for each in found if each.spent <= radius)])[-1:]
-            beyond = sorted([*beyond, *(each for each in found if each.spent > radius)])[:1]
-            if inside and inside[0].theta == most:
-                return inside[0]
-            ends = sorted([*inside, *beyond], key=lambda each: abs(each.spent - radius))
-            if abs(ends[0].spent - radius) <= _CLOSE * radius:
-                last = ends[0].settled(radius)
-                self._remember(last.theta, self._sampled(u, c)[0], c)
-                return last
-            thetas = (min(_theta_where(ends, radius), most),)
-        return None
-
-    def _remember(self, theta: float, sampled: float, c: float) -> None:
-        """For the next guess: by how much each of the two would have been wrong."""
-        known, off = self.memory, {"moved": math.inf, "error": math.inf}
-        if known["searched"] == c and math.isfinite(known["anchor"]):
-            moved = sampled * known["anchor"] / known["sampled"]
-            off = {"moved": abs(known["anchor"] / theta - 1.0), "error": abs(moved / theta - 1.0)}
-        self.memory |= off | {"anchor": theta, "sampled": sampled, "searched": c}
 
     def _top(self, u: RowVector, c: float) -> tuple[float, float]:
         told = self.rows.told(looks.top, u, c)
@@ -364,53 +314,29 @@ def _mirror(part: Any, q: np.ndarray, divergence: Any) -> np.ndarray:
     return divergence._mirror(q, part.p)
 
 
+def _first(
+    spec: Spec, bracket: tuple[Place, Place] | None
+) -> tuple[tuple[Place, ...], tuple[Place, Place] | None]:
+    """What the first round asks for: a bracket, and thresholds where that is too wide for KL.
+
+    Rows below a bracket of some units weigh all too differently at its ends.
+    """
+    if bracket is None or spec.kind != KL:
+        return (), bracket
+    low, high = (place.ref for place in bracket)
+    middle, reach = 0.5 * (low + high), 0.5 * _REACH * spec.c
+    if high - low <= 2.0 * reach:
+        return (), bracket
+    count = min(math.ceil((high - low) / (2.0 * reach)) + 1, _PLACES // 2)
+    places = tuple(map(Place, np.linspace(low, high, count).tolist()))
+    return places, (Place(middle - reach), Place(middle + reach))
+
+
 def _tighter(model: Rows, low: Place, high: Place, there: Place) -> tuple[Place, Place]:
     """The bracket with another threshold whose sums are known."""
     if model.total(there) >= 1.0:
         return (there, high) if there.ref >= low.ref else (low, high)
     return (low, there) if there.ref <= high.ref else (low, high)
-
-
-def _theta_where(ends: Sequence[looks.Tilted], radius: float) -> float:
-    """Where the divergence should be the radius: its root is almost linear in theta.
-
-    Between two ends a cubic of that root tells, the nearer end first; beside one its tangent.
-    """
-    target = math.sqrt(2.0 * radius)
-    root = [math.sqrt(2.0 * each.spent) for each in ends]
-    rate = [x / (each.theta * each.variance) for x, each in zip(root, ends)]
-    theta = [each.theta for each in ends]
-    if len(ends) == 1:
-        step = theta[0] + (target - root[0]) * rate[0]
-        return min(max(step, _FARTHEST * theta[0]), theta[0] / _FARTHEST)
-    width = root[1] - root[0]
-    t = (target - root[0]) / width
-    rise, first, last = theta[1] - theta[0], rate[0] * width, rate[1] * width
-    cubic, square = first + last - 2.0 * rise, 3.0 * rise - 2.0 * first - last
-    found = theta[0] + t * (first + t * (square + t * cubic))
-    return found if min(theta) < found < max(theta) else math.sqrt(theta[0] * theta[1])
-
-
-class _RemoteLosses(Tilt):
-    """Those of rows elsewhere, by rounds over the parts."""
-
-    def __init__(self, rows: Any, u: RowVector, radius: float) -> None:
-        self.rows, self.u, self.is_small = rows, u, radius < self.SMALL
-        shadow = rows.shadow(u)
-        about = 0.0 if shadow is None else float(np.dot(rows.witness.p, shadow))
-        greatest, mass, first = zip(*rows.told(looks.middle, u, about))
-        self.top = max(greatest)
-        self.centre = about + sum(first) / sum(mass)
-        self.offset, square = np.sum(rows.told(looks.apart, u, self.centre), axis=0).tolist()
-        self.variance = max(square - self.offset**2, 0.0)
-
-    def tied(self) -> float:
-        return float(sum(self.rows.told(looks.tied, self.u, self.top)))
-
-    def sums(self, theta: float, near: bool) -> Sequence[float]:
-        about = (self.centre, self.offset) if near else (self.top, 0.0)
-        told = self.rows.told(looks.tilt_sums, self.u, *about, theta, near)
-        return np.sum(told, axis=0).tolist()
 
 
 class WholeVectorOracle(AtomOracle):
