@@ -31,7 +31,7 @@ _WITNESSES = 1 << 13
 # Sums that are remembered.
 _REMEMBERED = 256
 # Operations that make two vectors.
-_PAIRS = {"apply", "responding", "balanced"}
+_PAIRS = {"apply", "responding", "balanced", work.balanced}
 # Operations on vectors alone that cost less than to keep what they make.
 _LIGHT = {
     "scaled", "mix", "relative", "shift", "by_class", "curvature", "of_groups", "weighted", "apply",
@@ -146,7 +146,7 @@ class RemoteRows(PartedRows):
         nodes = nodes_of(call, shadows)
         if name == "apply":
             nodes[0].relate(slopes=nodes[1], loss=arguments[0], raw=arguments[1])
-        elif name == "balanced":
+        elif name in ("balanced", work.balanced):
             nodes[1].relate(slopes=nodes[0])
         elif name == "add":
             nodes[0].relate(step=arguments[1])

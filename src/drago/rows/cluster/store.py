@@ -257,7 +257,7 @@ class DaskRows(RemoteRows):
         raw = None if losses is None else losses.kin("raw")
         loss: Any = None if losses is None else losses.kin("loss")
         if raw is not None and loss.has_conjugate and not loss.has_class_hessian:
-            wanted.append(("balance_sums", (loss, raw, q, None), {}))
+            wanted.append((work.balance_sums, (loss, raw, q, None), {}))
         # What comes next needs the weights again and again.
         lacking, total, count, excess = map(list, zip(*self._ask(wanted, self._keep(q))[0]))
         self._note(("total", (q,), {}), total)
@@ -276,8 +276,8 @@ class DaskRows(RemoteRows):
         if not loss.has_conjugate:
             return None
         masses = self.class_masses(q, n_outputs) if loss.has_class_hessian else None
-        sums = self.balance_sums(loss, raw, q, masses)
-        alpha, young = self.balanced(loss, raw, q, sums, masses)
+        sums = _sum(self._each(work.balance_sums, (loss, raw, q, masses), {}))
+        alpha, young = self._mapped(work.balanced, (loss, raw, q, sums, masses), {})
         self._ask([("dot", (q, young), {}), ("gradient", (alpha, q), {})])
         return alpha, self.dot(q, young)
 

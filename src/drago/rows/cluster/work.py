@@ -59,6 +59,38 @@ def steepest_of(part: ArrayPart, dlosses: Matrix, index: Index, lengths: Vector)
     return part.steepest_of(dlosses, index, lengths) if index.size else -np.inf
 
 
+# --------------------------------------------------------------------------- the intercept
+
+
+def balance_sums(part: ArrayPart, loss: Any, raw: Matrix, q: Vector, masses: Any) -> Vector:
+    """`ArrayPart.balance_sums`; rows without weight would take most of the time."""
+    index = _weighty(loss, q)
+    if index is None:
+        return part.balance_sums(loss, raw, q, masses)
+    return loss.balance_sums(part.y[index], raw[index], q[index], masses)
+
+
+def balanced(
+    part: ArrayPart, loss: Any, raw: Matrix, q: Vector, sums: Vector, masses: Any
+) -> tuple[Matrix, Vector]:
+    """`ArrayPart.balanced`, likewise: 0 on rows without weight, where nobody looks."""
+    index = _weighty(loss, q)
+    if index is None:
+        return part.balanced(loss, raw, q, sums, masses)
+    alpha, young = np.zeros(raw.shape), np.zeros(q.size)
+    found = loss.balance_with(part.y[index], raw[index], q[index], sums, masses)
+    alpha[index], young[index] = found
+    return alpha, young
+
+
+def _weighty(loss: Any, q: Vector) -> Index | None:
+    """The rows of weight, where they are few and each has several outputs."""
+    if not loss.has_class_hessian:
+        return None
+    index = np.flatnonzero(q)
+    return index if 0 < 2 * index.size <= q.size else None
+
+
 # ------------------------------------------------------------------------------ selections
 
 
