@@ -8,8 +8,9 @@ cost       a certified solve on two single-threaded workers, and in memory with 
            pass, as a share of X; and the seconds of processors, by which they compare on a machine
            that others use meanwhile
 passes     every loss and set, by threads of this process that run the tasks of a cluster, and in
-           memory: iterations, passes over X, rounds and seconds of processors, of a first solve
-           (with the search for the trivial model) and of another one
+           memory: iterations, passes over X and seconds of processors, of a first solve (with the
+           search for the trivial model) and of another one; rounds of both, and rounds of an
+           iteration (certificates and set-up apart)
 methods    L-BFGS in a metric and DRAGO on the cluster: seconds, passes and rounds
 driver     the memory of the driver after a solve, for a quarter of the rows and for all of them,
            in processes of their own
@@ -113,7 +114,7 @@ def sets() -> dict[str, dict[str, Any]]:
 def passes(given: argparse.Namespace) -> None:
     n, d = given.rows, given.features
     print("loss, set: iterations, passes, seconds of processors in memory (first, next) | the same")
-    print("by tasks, and rounds (first, next)", flush=True)
+    print("by tasks, and rounds (first, next), rounds an iteration", flush=True)
     for loss in given.losses.split(","):
         X, y = collections(n, d, loss)
         here = in_memory(n, d, loss)
@@ -129,11 +130,15 @@ def passes(given: argparse.Namespace) -> None:
                 found = []
                 for _ in range(2):
                     used = time.process_time()
-                    result = drago.solve(problem, tol=given.tol, n_threads=2)
+                    with counted(problem.rows) as rounds:
+                        result = drago.solve(problem, tol=given.tol, n_threads=2)
                     found.append((result, time.process_time() - used))
                 (first, cold), (second, warm) = found
                 line = f"{second.n_iter:3d} {second.n_passes:5.1f} {cold:6.2f} {warm:6.2f}"
-                told.append(line + f" {first.n_rounds:4d} {second.n_rounds:3d}"[: 9 * len(told)])
+                if told:
+                    each = rounds["rounds"] / max(second.n_iter, 1)
+                    line += f" {first.n_rounds:4d} {second.n_rounds:3d} {each:4.1f}"
+                told.append(line)
                 assert second.status == "optimal", (loss, name, second.message)
             print(f"{loss + ', ' + name:24s} {told[0]} | {told[1]}", flush=True)
 

@@ -262,8 +262,10 @@ class RemoteRows(PartedRows):
     def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
         by_part = dict(some)
         none = np.empty(0, dtype=np.int64)
-        index = PerPart([by_part.get(k, none) for k in self.parts])
-        return [each for each in self._each(work.pieces, (index,), {}) if each is not None]
+        wanted: Sum = work.pieces, (PerPart([by_part.get(k, none) for k in self.parts]),), {}
+        found = self._ask([wanted])[0]
+        del self._memo[self._key(wanted)]  # they are large
+        return [each for each in found if each is not None]
 
     def _local(self, index: Index) -> list[tuple[int, Index]]:
         return [(k, some) for k, some in enumerate(self._some(index).values) if some.size]

@@ -46,7 +46,7 @@ from drago.rows.parts import _sum
 # the bytes of X.
 _FETCHED, _FETCHED_OF_PART, _FETCHED_SHARE = 1 << 20, 1 << 11, 0.004
 # Bytes, and a share of the rows, that a problem on a part of the rows may take on the driver.
-_TAKEN, _TAKEN_SHARE = 1 << 26, 0.02
+_TAKEN, _TAKEN_SHARE = 1 << 24, 0.02
 # Witnesses are so many times as many as those that tell how far off they are.
 _FEWER = 16
 # Levels at which rows of greater weight are counted, half as great from one to the next but one.
@@ -76,6 +76,7 @@ class DaskRows(RemoteRows):
         most = min(_TAKEN // row, int(_TAKEN_SHARE * self.n_samples))
         self.most_part = max(self.least_part, most)
         self._expecting: tuple[Any, float] = (lambda: None), 0.0
+        self._taken: tuple[Index, RowStore] | None = None
         self.p, self.y = attribute("p"), attribute("y")
         self.groups = attribute("groups") if facts["has_groups"] else None
         self.baseline = attribute("baseline") if facts["has_baseline"] else None
@@ -197,6 +198,12 @@ class DaskRows(RemoteRows):
     def export(self, values: RowVector) -> Any:
         """A Dask array: its entries stay on the workers."""
         return work.as_dask_array(self, values)
+
+    def take(self, index: Index) -> RowStore:
+        """The last ones stay here, for the next solve."""
+        if self._taken is None or not np.array_equal(self._taken[0], index):
+            self._taken = index, super().take(index)
+        return self._taken[1]
 
     def content(self) -> tuple[Any, ...]:
         told = self._each(work.fingerprint, (), {})
