@@ -88,7 +88,7 @@ class RemoteOracle(TiltSearch):
         found = self.expected(u, c)
         if found is not None:
             spec, bracket = found
-            return looks.look, (u, spec, *_first(spec, bracket), self.rows.limit), {}
+            return looks.look, (u, spec, *self._first(spec, u, bracket), self.rows.limit), {}
         if not self.is_free or self.divergence.is_chi2:
             return None
         c = price(float(c))
@@ -191,7 +191,7 @@ class RemoteOracle(TiltSearch):
         """The threshold with its sums, and the rows that decided it."""
         rows = self.rows
         low = high = None
-        places, bracket = _first(spec, bracket)
+        places, bracket = self._first(spec, u, bracket)
         for _ in range(_ROUNDS):
             told: list[Look] = rows.told(looks.look, u, spec, places, bracket, rows.limit)
             least, most = min(each.least for each in told), max(each.most for each in told)
@@ -212,13 +212,10 @@ class RemoteOracle(TiltSearch):
                 inside, low, high = self._inside(found, bracket, low, high)
                 if inside is not None:
                     return inside, found
-            tried = bracket == (low, high)
-            bracket = low, high
-            places = (
-                ()
-                if not tried and self._are_few(spec, u, *bracket)
-                else (tuple(self._places(spec, u, *bracket)))
-            )
+            certain = low.known and high.known and bracket != (low, high)
+            bracket, places = (low, high), ()
+            if not (certain and self._are_few(spec, u, low, high)):
+                places = tuple(self._places(spec, u, low, high))
         raise ArithmeticError("no threshold was found; please report this.")  # pragma: no cover
 
     def _inside(
@@ -242,15 +239,32 @@ class RemoteOracle(TiltSearch):
     def _are_few(self, spec: Spec, u: RowVector, low: Place, high: Place) -> bool:
         """Whether the rows between two thresholds will come, as far as the witnesses tell."""
         shadow = self.rows.shadow(u)
-        if shadow is None or not (low.known and high.known):
-            return False
-        if spec.kind == KL and high.ref - low.ref > _REACH * spec.c:
+        # Rows below a bracket of many units weigh all too differently at its ends.
+        if shadow is None or (spec.kind == KL and high.ref - low.ref > _REACH * spec.c):
             return False
         above = spec.c * spec.bound if spec.kind == CHI2 and spec.bound < math.inf else 0.0
         open_ = (shadow >= low.ref) & (shadow < high.ref)
         open_ |= (shadow >= low.ref + above) & (shadow < high.ref + above)
         share = (np.count_nonzero(open_) + 1) / shadow.size
         return 2.0 * share * self.rows.n_samples < self.rows.limit * len(self.rows.parts)
+
+    def _first(
+        self, spec: Spec, u: RowVector, bracket: tuple[Place, Place] | None
+    ) -> tuple[tuple[Place, ...], tuple[Place, Place] | None]:
+        """What the first round asks for: a bracket, and thresholds within where that is too wide.
+
+        The rows about the guess come nevertheless: often they will do.
+        """
+        if bracket is None or self._are_few(spec, u, *bracket):
+            return (), bracket
+        low, high = (place.ref for place in bracket)
+        middle, count = 0.5 * (low + high), _PLACES // 2
+        if spec.kind == KL:
+            count = min(math.ceil((high - low) / (_REACH * spec.c)) + 1, count)
+        narrow = 0.5 * (high - low) / (count - 1)
+        narrow = min(narrow, 0.5 * _REACH * spec.c) if spec.kind == KL else narrow
+        places = tuple(map(Place, np.linspace(low, high, count).tolist()))
+        return places, (Place(middle - narrow), Place(middle + narrow))
 
     def _places(self, spec: Spec, u: RowVector, low: Place, high: Place) -> list[Place]:
         """Thresholds between two others: evenly spaced ones, those of witnesses, and the middle of
@@ -312,24 +326,6 @@ class RemoteOracle(TiltSearch):
 
 def _mirror(part: Any, q: np.ndarray, divergence: Any) -> np.ndarray:
     return divergence._mirror(q, part.p)
-
-
-def _first(
-    spec: Spec, bracket: tuple[Place, Place] | None
-) -> tuple[tuple[Place, ...], tuple[Place, Place] | None]:
-    """What the first round asks for: a bracket, and thresholds where that is too wide for KL.
-
-    Rows below a bracket of some units weigh all too differently at its ends.
-    """
-    if bracket is None or spec.kind != KL:
-        return (), bracket
-    low, high = (place.ref for place in bracket)
-    middle, reach = 0.5 * (low + high), 0.5 * _REACH * spec.c
-    if high - low <= 2.0 * reach:
-        return (), bracket
-    count = min(math.ceil((high - low) / (2.0 * reach)) + 1, _PLACES // 2)
-    places = tuple(map(Place, np.linspace(low, high, count).tolist()))
-    return places, (Place(middle - reach), Place(middle + reach))
 
 
 def _tighter(model: Rows, low: Place, high: Place, there: Place) -> tuple[Place, Place]:
