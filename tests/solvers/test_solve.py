@@ -94,7 +94,10 @@ def test_a_thin_tail_takes_newton(loss, fit_intercept, constraint):
     thin = make(n=20 * unknowns, uncertainty=drago.CVaR(0.1), **settings)
     method, others, why = choose(thin)
     assert method == drago.Newton() and others == (IN_METRIC,)
-    assert why == f"auto took newton, for {20 * unknowns} rows and {unknowns} unknowns; "
+    assert (
+        why
+        == f"auto took newton, because there are {20 * unknowns} rows and {unknowns} coefficients; "
+    )
     thick = make(n=20 * unknowns + 10, uncertainty=drago.CVaR(0.1), **settings)
     method, others, why = choose(thick)
     assert method == IN_METRIC
@@ -303,7 +306,7 @@ SAID = {
     ),
     "newton": (
         {"uncertainty": drago.CVaR(0.1)},
-        "auto took newton, for 60 rows and 4 unknowns; newton: optimal after ",
+        "auto took newton, because there are 60 rows and 4 coefficients; newton: optimal after ",
     ),
     "lbfgs": (
         {"divergence": "kl"},
