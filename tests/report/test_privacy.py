@@ -45,7 +45,7 @@ def leaks(page):
     return [one for one in map(abs, shown(page)) if 0.4 * HUGE < one < 2.1 * HUGE]
 
 
-@pytest.mark.parametrize("n", [12, 25, 99, 100, 300])
+@pytest.mark.parametrize("n", [25, 99, 300])
 @pytest.mark.parametrize("uncertainty", ["mild", "simplex", drago.CVaR(0.02)], ids=str)
 def test_no_mean_over_few_rows(n, uncertainty):
     """The worst tenth of 99 rows, and rows that have all the weight, are fewer than ten."""

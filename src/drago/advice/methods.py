@@ -51,7 +51,7 @@ def as_words(frame: Any) -> Array:
 
 
 def preparation(X: Any, columns: Columns) -> tuple[Any, str]:
-    """Numbers scaled, words as 0 and 1, holes filled; and the same in words of Python."""
+    """Numbers scaled, words as 0 and 1, missing values filled; and the same in words of Python."""
     fill = SimpleImputer(strategy="median", add_indicator=True)
     filled = "make_pipeline(SimpleImputer(strategy='median', add_indicator=True), StandardScaler())"
     if not is_frame(X):

@@ -235,8 +235,10 @@ def predict(
         with out.working(f"reading {data}"):
             frame = tables.read(data)
         with out.working("predicting"):
-            found = work.predictions(fitted, frame, plan, keep)
+            unseen = work.Unseen()
+            found = work.predictions(fitted, frame, plan, keep, unseen)
             tables.write(found, path)
+        unseen.tell(out, fitted, plan)
         count = len(found)
     out.found.update(rows=count, out=path)
     out.say(f"{count} predictions: {path}")
