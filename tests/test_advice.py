@@ -348,7 +348,7 @@ def test_repeated_folds_judge_every_row_again():
         table[["a", "b"]], y, groups=table["kind"], n_repeats=2, time_budget=600, verbose=0
     )
     assert found.notes == ["Judged in 2 passes of 5-fold cross-validation."]
-    assert found.comparison.n_rows == 150 and found.comparison.losses.shape == (6, 300)
+    assert found.comparison.n_rows == 150 and found.comparison.judged.losses.shape == (6, 300)
     with pytest.raises(ValueError, match="n_repeats"):
         drago.audit(table[["a", "b"]], y, n_repeats=0)
 
@@ -414,7 +414,8 @@ def test_why_what_helps_more_is_not_recommended():
     assert _recommended(found, True) == "robust fit"
     last = verdict_of(found, "robust fit", True)[-1]
     assert last.startswith("Use: robust fit. What helps more was not recommended, because it ")
-    assert verdict_of(found, "boosted trees", True)[-1] == "Use: boosted trees."
+    best = comparison((0.1, 0.2, 0.3), (0.0, 0.0, 0.0), (0.01, 0.01, 0.01))
+    assert verdict_of(best, "boosted trees", True)[-1] == "Use: boosted trees."
 
 
 @pytest.mark.parametrize("done, wanted, said", [

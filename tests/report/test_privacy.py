@@ -184,14 +184,14 @@ def test_a_group_that_is_judged_often_is_not_called_the_worst():
     names = np.tile(np.arange(104), 5)
     groups = np.where(names < 4, "few", np.where(names < 50, "some", "many"))
     losses = np.where(names < 4, 9.0, np.where(names < 50, 2.0, 1.0))[None, :]
-    parts = np.repeat(np.arange(5), 104)
+    parts = 5 * np.repeat(np.arange(5), 104) + names % 5
     judged = Judged(losses, np.full(520, 0.2), np.zeros(520), groups, parts, None,
                     np.array([np.nan]), names)  # fmt: skip
     found = side_by_side(["one"], "one", judged)
     assert found.worst_group == "some"
     assert found.table["worst_group_loss"][0] == pytest.approx(2.0)
     assert found.table["tail_excess"][0] > 2.0
-    # Of fewer than 110 rows the worst tenth is not said, nor is a group of fewer than 60.
+    # A tenth of 104 rows are fewer than 47, and so are those of the group.
     least = side_by_side(["one"], "one", replace(judged, least=47))
     assert np.isnan(least.table["worst_group_loss"]).all()
     assert np.isnan(least.table["worst_group_loss_low"]).all()
