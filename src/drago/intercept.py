@@ -148,7 +148,9 @@ def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
     smooth, or by the tangents of both ends, which is fast at a kink: one of them until it narrows
     the bracket too little. Where the tangents meet is also a lower bound on the value.
     """
-    likely = problem.rows.likely_intercept(problem, raw)
+    likely = None
+    if problem.rows.has("witnesses"):
+        likely = problem.rows.likely_intercept(problem, raw)
     if likely is not None:
         low, middle, high = at(likely[0]), 0.5 * sum(likely), at(likely[1])
     elif problem.loss.is_of_residuals:

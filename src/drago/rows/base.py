@@ -66,7 +66,7 @@ class RowStore(OneProcess):
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """What solvers may need: "single rows" (steps on one row at a time), "whole vectors" (sets of
     a user's own), "compiled" (arrays that compiled code runs on), "responses" (how weights move
-    with the losses, for Newton's method) and "tables" (of what DRAGO last saw of each row)."""
+    with losses), "tables" (of what DRAGO last saw) and "witnesses" (few rows that stand for all)."""
     own_metric: Callable[..., Any] | None = None
     """``(problem, kind, floor) -> (Metric, passes)`` where there is no X to make a metric from."""
     is_linear: bool = True
@@ -94,10 +94,6 @@ class RowStore(OneProcess):
     def responds(self, uncertainty: Any, n_outputs: int) -> bool:
         """Whether "responses" are about weights of this set."""
         return True
-
-    def likely_intercept(self, problem: Any, raw: RowVector) -> tuple[float, float] | None:
-        """Between which numbers the best intercept should be, where few rows can tell."""
-        return None
 
     def has_cheap_gram(self, loss: Any) -> bool:
         """Whether the Gram matrix of all rows takes no longer than that of a few."""

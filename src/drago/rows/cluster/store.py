@@ -64,7 +64,7 @@ class DaskRows(RemoteRows):
         and ``row_bytes`` of the rows; ``has_groups`` and ``has_baseline``.
     """
 
-    capabilities = frozenset({"responses", "tables"})
+    capabilities = frozenset({"responses", "tables", "witnesses"})
 
     def __init__(self, layout: Layout, facts: dict[str, Any]) -> None:
         super().__init__(layout)
@@ -289,7 +289,10 @@ class DaskRows(RemoteRows):
         return alpha, self.dot(q, young)
 
     def likely_intercept(self, problem: Any, raw: RowVector) -> tuple[float, float] | None:
-        """About that of the witnesses: from fewer of them it would be so much farther away."""
+        """Between which numbers the best intercept should be; None where the witnesses cannot tell.
+
+        It is about that of the witnesses: from fewer of them it would be so much farther away.
+        """
         some = self.shadow(raw)
         if some is None or raw.name or problem.n_outputs > 1:
             return None
