@@ -61,19 +61,33 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
 
 
 def open_collections(
-    engine: Engine, X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any
+    engine: Engine,
+    X: Any,
+    y: Any,
+    *,
+    loss: Any,
+    sample_weight: Any,
+    groups: Any,
+    memory_limit: Any = None,
+    cache_dir: Any = None,
 ) -> Opened:
-    """The same on an engine."""
+    """The same on an engine; in a cache on the workers' disks beyond a limit of memory."""
+    from drago.rows.cluster.cache import cache_for
+
     if y is None:
         raise ValueError("y is missing: give the target of each row of X.")
     given = {"X": X, "y": y, "sample_weight": sample_weight, "groups": groups}
     delayed = {name: _delayed(name, each) for name, each in given.items() if each is not None}
-    # All at once: what they have in common is then computed once.
-    handles = iter(engine.blocks([each for some in delayed.values() for each in some]))
-    columns = {
-        name: Column(engine, name, list(itertools.islice(handles, len(some))), loss)
-        for name, some in delayed.items()
-    }
+    cache = cache_for(engine, X, delayed["X"], memory_limit, cache_dir)
+    if cache is None:
+        # All at once: what they have in common is then computed once.
+        handles = iter(engine.blocks([each for some in delayed.values() for each in some]))
+        columns = {
+            name: Column(engine, name, list(itertools.islice(handles, len(some))), loss)
+            for name, some in delayed.items()
+        }
+    else:
+        columns = cache.columns(given, delayed, loss)
     n = columns["X"].n
     for name, column in columns.items():
         if column.n != n:
@@ -87,9 +101,18 @@ def open_collections(
     labels = columns["groups"].labels("groups") if groups is not None else None
     weights = _weights(columns.get("sample_weight"), n)
     ends = _ends(columns["X"])
-    plan = _bundles(list(itertools.pairwise((0, *ends))), engine.tasks_at_once)
+    parts = list(itertools.pairwise((0, *ends)))
+    plan = _bundles(parts, engine.tasks_at_once if cache is None else len(parts))
     settings = Settings(loss, target, labels, weights)
-    bundles = [_made(engine, columns, some, settings, k) for k, some in enumerate(plan)]
+    recipes = [_recipe(engine, columns, some, settings) for some in plan]
+    if cache is None:
+        bundles = [
+            engine.map(make_parts, [made], *([each] for each in needed), name="part")[0]
+            for made, needed in recipes
+        ]
+        engine.gather(engine.map(_are_there, bundles, name="check"), bundles)
+    else:
+        bundles = cache.made(recipes)
     sizes = [[b - a for a, b in some] for some in plan]
     facts = {
         "n_features": shape[0],
@@ -101,8 +124,8 @@ def open_collections(
         "row_bytes": max(1, columns["X"].n_bytes // n) + 40,
         "has_groups": groups is not None,
         "has_baseline": False,
+        "notice": "" if cache is None else cache.notice,
     }
-    engine.gather(engine.map(_are_there, bundles, name="check"), bundles)
     return Opened(DaskRows(Layout(engine, bundles, sizes), facts), None, n_outputs)
 
 
@@ -114,7 +137,11 @@ class Column:
         wants = name == "groups" or (name == "y" and loss.is_classification)
         count = len(self.handles)
         told = engine.map(_facts, self.handles, [name] * count, [wants] * count, name="look")
-        found: list[Facts] = engine.gather(told, self.handles)
+        self._settle(name, handles, engine.gather(told, self.handles))
+
+    def _settle(self, name: str, handles: list[Any], found: list[Facts]) -> None:
+        """Blocks with rows, and what they have in common."""
+        self.name, self.handles = name, handles
         there = [(each, handle) for each, handle in zip(found, self.handles) if each.n]
         self.facts = [each for each, _ in there]
         self.handles = [handle for _, handle in there]
@@ -130,6 +157,11 @@ class Column:
     @property
     def n_bytes(self) -> int:
         return sum(each.n_bytes for each in self.facts)
+
+    def sum_over(self, engine: Engine, most: float) -> float:
+        """The sum of all entries, over the greatest: a sum of huge weights must not overflow."""
+        told = engine.map(_sum_over, self.handles, [most] * len(self.handles), name="sum")
+        return sum(engine.gather(told))
 
     def labels(self, name: str) -> Any:
         """All distinct values."""
@@ -273,10 +305,10 @@ class Recipe:
         self.parts, self.settings, self.total = parts, settings, total
 
 
-def _made(
-    engine: Engine, columns: dict[str, Column], parts: Any, settings: Settings, k: int
-) -> Any:
-    """The handle of a bundle."""
+def _recipe(
+    engine: Engine, columns: dict[str, Column], parts: Any, settings: Settings
+) -> tuple[Recipe, list[Any]]:
+    """How a bundle is made, and the blocks it is made of."""
     needed: list[Any] = []
     places: dict[tuple[str, int], int] = {}
     recipes = []
@@ -294,15 +326,13 @@ def _made(
     total = None
     if "sample_weight" in columns:
         total = _total(engine, columns["sample_weight"], settings.weights[0])
-    made = Recipe(recipes, settings, total)
-    return engine.map(make_parts, [made], *([each] for each in needed), name="part")[0]
+    return Recipe(recipes, settings, total), needed
 
 
 def _total(engine: Engine, column: Column, most: float) -> Any:
-    """The sum of all weights, over the greatest: a sum of huge weights must not overflow."""
+    """The sum of all weights, which is taken once."""
     if not hasattr(column, "total"):
-        told = engine.map(_sum_over, column.handles, [most] * len(column.handles), name="sum")
-        column.total = sum(engine.gather(told))  # type: ignore[attr-defined]
+        column.total = column.sum_over(engine, most)  # type: ignore[attr-defined]
     return column.total  # type: ignore[attr-defined]
 
 
@@ -316,15 +346,28 @@ def make_parts(recipe: Recipe, *blocks: Any) -> list[ArrayPart]:
 
 
 def _part(recipe: Recipe, of: dict[str, Any], blocks: Sequence[Any]) -> ArrayPart:
-    loss, target, labels, weights = recipe.settings
-    found = {
-        name: _stacked([_plain(name, blocks[k])[a:b] for k, a, b in pieces])
-        for name, pieces in of.items()
-    }
-    X = check_features(found["X"])
+    X = _stacked(_cut("X", of["X"], blocks))
+    X = check_features(X)
     if isinstance(X, np.ndarray):
         X = np.require(X, requirements=["C", "A"])
-    n = X.shape[0]
+    return ArrayPart(X, *vectors_of(recipe, of, blocks, X.shape[0]))
+
+
+def _cut(name: str, pieces: Any, blocks: Sequence[Any]) -> list[Any]:
+    return [_plain(name, blocks[k])[a:b] for k, a, b in pieces]
+
+
+def features_of(pieces: Any, blocks: Sequence[Any]) -> list[Any]:
+    """The features of a part in pieces, each checked."""
+    return [check_features(each) for each in _cut("X", pieces, blocks)]
+
+
+def vectors_of(
+    recipe: Recipe, of: dict[str, Any], blocks: Sequence[Any], n: int
+) -> tuple[Any, Any, Any]:
+    """The target, the nominal weights and the groups of a part of n rows, checked."""
+    loss, target, labels, weights = recipe.settings
+    found = {name: _stacked(_cut(name, some, blocks)) for name, some in of.items() if name != "X"}
     y = found["y"]
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     y = loss.check_target(y, n) if target is None else y.astype(target)
@@ -333,7 +376,7 @@ def _part(recipe: Recipe, of: dict[str, Any], blocks: Sequence[Any]) -> ArrayPar
     else:
         p = np.full(n, 1.0 / weights[0])
     groups = np.searchsorted(labels, found["groups"]) if "groups" in found else None
-    return ArrayPart(X, np.require(y, requirements=["C", "A"]), p, groups)
+    return np.require(y, requirements=["C", "A"]), p, groups
 
 
 def _stacked(pieces: list[Any]) -> Any:

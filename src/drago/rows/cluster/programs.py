@@ -136,7 +136,9 @@ def run_bundle(parts: Sequence[Any], here: Any, *groups: Any, program: Program) 
     """The program on every part of a bundle: what stays, and what is told, part by part."""
     with one_thread(), np.errstate(all="ignore"):
         found = [
-            program.run(part, () if here is None else here[k], [group[0][k] for group in groups])
+            program.run(
+                part.at_hand(), () if here is None else here[k], [group[0][k] for group in groups]
+            )
             for k, part in enumerate(parts)
         ]
     return [kept for kept, _ in found], [told for _, told in found]

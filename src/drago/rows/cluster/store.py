@@ -58,7 +58,8 @@ class DaskRows(RemoteRows):
     layout : Layout
     facts : dict
         ``n_features``, ``n_entries``, ``is_sparse``, ``is_uniform``, ``n_groups``, ``label_type``
-        and ``row_bytes`` of the rows; ``has_groups`` and ``has_baseline``.
+        and ``row_bytes`` of the rows; ``has_groups`` and ``has_baseline``; ``notice`` where they
+        are on disks.
     """
 
     capabilities = frozenset({"responses", "tables"})
@@ -84,7 +85,8 @@ class DaskRows(RemoteRows):
         kind = "sparse" if self.is_sparse else "dense"
         return (
             f"DaskRows({self.n_samples} x {self.n_features}, {kind}, {len(self.parts)} parts in "
-            f"{len(self.layout.bundles)} bundles, on {self.engine!r})"
+            f"{len(self.layout.bundles)} bundles, on {self.engine!r}"
+            f"{', features on disk' if self.facts['notice'] else ''})"
         )
 
     def __reduce__(self) -> Any:
