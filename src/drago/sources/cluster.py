@@ -102,8 +102,8 @@ def from_dask(
             "DROProblem or fit as they are, and files to from_arrays or read_parquet."
         )
     names = tuple(map(str, X.columns)) if hasattr(X, "columns") else ()
-    found = (X, y, sample_weight, groups, baseline, client, names)
-    return ClusterSource(*found, *_limits(memory_limit, cache_dir))
+    given = (X, y, sample_weight, groups, baseline, client, names)
+    return ClusterSource(*given, *_limits(memory_limit, cache_dir))
 
 
 def _limits(memory_limit: Any, cache_dir: Any) -> tuple[Any, str | None]:
@@ -134,8 +134,14 @@ def read_on(
         of_words = name in ("y", "groups")
         there = name in reader.names
         found[name] = array(name, object if of_words else np.float64) if there else None
-    names = reader.feature_names
-    return ClusterSource(*found.values(), client, names, *_limits(memory_limit, cache_dir))
+    limit, folder = _limits(memory_limit, cache_dir)
+    return ClusterSource(
+        **found,
+        client=client,
+        feature_names=reader.feature_names,
+        memory_limit=limit,
+        cache_dir=folder,
+    )
 
 
 class _File:

@@ -133,9 +133,7 @@ class Cache:
         # All at once: a block that several parts need is then computed once.
         bundles = self.engine.blocks(
             [
-                work(
-                    Given(recipe, self.cache_dir), *blocks, dask_key_name=f"{key}-{k}"
-                )
+                work(Given(recipe, self.cache_dir), *blocks, dask_key_name=f"{key}-{k}")
                 for k, (recipe, blocks) in enumerate(recipes)
             ]
         )

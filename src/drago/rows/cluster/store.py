@@ -69,7 +69,7 @@ class DaskRows(RemoteRows):
         self.facts = facts
         for name in ("n_features", "n_entries", "is_sparse", "is_uniform", "n_groups"):
             setattr(self, name, facts[name])
-        self.label_type = facts["label_type"]
+        self.label_type, self.notice = facts["label_type"], facts["notice"]
         row = facts["row_bytes"]
         most = min(_TAKEN // row, int(_TAKEN_SHARE * self.n_samples))
         self.most_part = max(self.least_part, most)
@@ -86,7 +86,7 @@ class DaskRows(RemoteRows):
         return (
             f"DaskRows({self.n_samples} x {self.n_features}, {kind}, {len(self.parts)} parts in "
             f"{len(self.layout.bundles)} bundles, on {self.engine!r}"
-            f"{', features on disk' if self.facts['notice'] else ''})"
+            f"{', features on disk' if self.notice else ''})"
         )
 
     def __reduce__(self) -> Any:
