@@ -135,7 +135,7 @@ def main() -> int:
     parser.add_argument("what", nargs="+", choices=("solve", "cost"))
     parser.add_argument("--rows", type=int, default=2_800_000)
     parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--loss", default="logistic", choices=("squared", "logistic"))
+    parser.add_argument("--loss", default="squared", choices=("squared", "logistic"))
     parser.add_argument("--memory", default="500MB", help="of each worker")
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--block", type=int, default=16 << 20)

@@ -166,13 +166,16 @@ def files_of(folder):
 def test_a_part_that_is_sent_writes_files_of_its_own(tmp_path, kind):
     X, _ = as_kind(data("squared")[0], kind)
     part = part_of(tmp_path, X)
-    assert disk._size_of(part) > 8 * X.shape[0] * 4
+    vectors = 16 * X.shape[0]
+    assert disk._size_of(part) > vectors + 8 * X.shape[0]  # what it costs to send it
+    assert disk._size_of(part) == vectors  # what it takes
     here = part.at_hand().X
     mine = files_of(tmp_path)
-    assert disk._size_of(part) == 16 * X.shape[0]  # the vectors alone
     other = pickle.loads(pickle.dumps(part))
+    assert disk._size_of(other) > vectors + 8 * X.shape[0]
     assert files_of(tmp_path) == mine  # nothing is written before it is used
     there = other.at_hand().X
+    assert disk._size_of(other) == vectors
     assert len(files_of(tmp_path)) == 2 * len(mine)
     assert not abs(here - there).sum()
     again = other.with_baseline(np.ones(X.shape[0]))

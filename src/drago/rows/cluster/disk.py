@@ -165,12 +165,28 @@ class DiskPart:
     """
 
     def __init__(self, block: Block, y: Any, p: Vector, groups: Any, baseline: Any = None) -> None:
-        self.block = block
+        self.block, self._is_new = block, True
         self.y, self.p, self.groups, self.baseline = y, p, groups, baseline
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_is_new": False}
 
     @property
     def n_samples(self) -> int:
         return int(self.p.size)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory; at the first look those on the disk, too.
+
+        A worker looks first when it tells the scheduler, which decides by this what may be sent
+        elsewhere; and then whenever it decides what of its memory to move to a disk.
+        """
+        vectors = (self.y, self.p, self.groups, self.baseline)
+        held = sum(int(each.nbytes) for each in vectors if each is not None)
+        sent = self.block.features.size if self._is_new else self.block.n_bytes
+        self._is_new = False
+        return held + sent
 
     def with_baseline(self, baseline: Vector | None) -> DiskPart:
         """The same rows in the same files."""
@@ -294,6 +310,4 @@ def _aligned(value: Any) -> Any:
 
 @sizeof.register(DiskPart)
 def _size_of(part: DiskPart) -> int:
-    """Bytes in memory: what Dask would gain by moving the part to a disk."""
-    vectors = (part.y, part.p, part.groups, part.baseline)
-    return part.block.n_bytes + sum(int(each.nbytes) for each in vectors if each is not None)
+    return part.n_bytes
