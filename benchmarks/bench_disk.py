@@ -1,6 +1,6 @@
 """Rows larger than the memory of a Dask cluster: a solve from the cache on the workers' disks.
 
-    python benchmarks/bench_disk.py solve --rows 2800000 --features 100 --memory 500MB
+    python benchmarks/bench_disk.py solve --rows 1400000 --features 200 --memory 500MB
     python benchmarks/bench_disk.py cost --rows 2000000 --features 50
 
 solve  rows that take so many times the memory of two workers with low limits: what the making of
@@ -133,8 +133,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("what", nargs="+", choices=("solve", "cost"))
-    parser.add_argument("--rows", type=int, default=2_800_000)
-    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--rows", type=int, default=1_400_000)
+    parser.add_argument("--features", type=int, default=200)
     parser.add_argument("--loss", default="squared", choices=("squared", "logistic"))
     parser.add_argument("--memory", default="500MB", help="of each worker")
     parser.add_argument("--tol", type=float, default=1e-4)

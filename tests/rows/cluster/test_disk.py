@@ -294,6 +294,18 @@ def test_workers_without_a_limit_hold_the_rows(monkeypatch):
         assert drago.DROProblem(dX, dy).rows.notice == ""
 
 
+def test_vectors_that_do_not_fit_are_told(monkeypatch):
+    X = da.ones((1_000_000, 3), chunks=(100_000, 3))
+    blocks = X.to_delayed().ravel().tolist()
+    monkeypatch.setattr(cache, "memory_of", lambda engine: 10**9)
+    assert cache.cache_for(None, X, blocks, None, None) is None
+    assert cache.cache_for(None, X, blocks, 10**6, None).limit == 10**6
+    monkeypatch.setattr(cache, "memory_of", lambda engine: 10**8)
+    with pytest.warns(UserWarning, match="120 MB of the workers' 100 MB"):
+        found = cache.cache_for(None, X, blocks, None, "/var/tmp")
+    assert (found.size, found.limit, found.cache_dir) == (88 * 10**6, 3 * 10**7, "/var/tmp")
+
+
 def test_a_worker_that_is_killed_changes_no_bit(client, monkeypatch):
     monkeypatch.setattr(cache, "SHARE", 1e-9)
     dX, dy, _ = collections(*data("logistic"))
@@ -318,7 +330,7 @@ def test_a_worker_that_is_killed_changes_no_bit(client, monkeypatch):
     assert files_of(place) == []  # Dask removes what a killed worker has left
 
 
-def test_files_and_estimators(client, tmp_path):
+def test_workers_read_their_files_to_their_disks(client, tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     X, y, _ = data("squared")
@@ -328,15 +340,23 @@ def test_files_and_estimators(client, tmp_path):
     found = []
     for limit in ("1TB", 1):
         source = drago.read_parquet(tmp_path, "y", client=client, memory_limit=limit)
-        model = drago.DRORegressor(drago.CVaR(0.5)).fit(source)
-        found.append(model.coef_.tobytes())
-    assert found[0] == found[1]
+        problem = drago.DROProblem(source, **terms("squared", "cvar"))
+        assert bool(problem.rows.notice) == (limit == 1)
+        found.append(drago.solve(problem, IN_METRIC, tol=1e-3))
+    same(*found)
+
+
+@no_client
+def test_estimators_take_such_a_source():
     dX, dy, _ = collections(*data("logistic"))
-    source = drago.from_dask(dX, dy.astype(int), memory_limit=1)
-    model = drago.DROClassifier(drago.CVaR(0.5)).fit(source)
-    twin = drago.DROClassifier(drago.CVaR(0.5)).fit(dX, dy.astype(int))
-    assert model.coef_.tobytes() == twin.coef_.tobytes()
-    assert model.score(source) == twin.score(dX, dy)
+    labels = da.where(dy > 0, "late", "in time")
+    model = drago.DROClassifier(drago.CVaR(0.5))
+    source = drago.from_dask(dX, labels, memory_limit=1)
+    coef = model.fit(source).coef_
+    assert coef.tobytes() == model.fit(dX, labels).coef_.tobytes()
+    assert model.score(source) == model.score(dX, labels)
+    frame_like = drago.from_dask(dX, np.asarray(dy), memory_limit="1GB")
+    assert drago.DRORegressor(drago.CVaR(0.5)).fit(frame_like).coef_.shape == (4,)
 
 
 def test_what_is_given_is_checked():
@@ -344,3 +364,41 @@ def test_what_is_given_is_checked():
         drago.from_dask(np.eye(3), np.ones(3))
     with pytest.raises(ValueError, match="memory_limit must be"):
         drago.from_dask(da.ones((3, 3)), memory_limit="much")
+
+
+def made(k, n, d, column):
+    rng = np.random.default_rng([4, k])
+    X = rng.standard_normal((n, d))
+    return X if column is None else X[:, 0] - X[:, 1] + rng.standard_t(4, n)
+
+
+@pytest.mark.slow
+def test_rows_of_twice_the_workers_memory(monkeypatch, tmp_path):
+    """No worker is killed or paused, and the answer is that in memory."""
+    from dask import delayed
+
+    monkeypatch.setattr(opening, "RULE", opening._PartRule())
+    n, d, count = 6_000, 300, 44
+    blocks = [delayed(made)(k, n, d, None) for k in range(count)]
+    X = da.concatenate([da.from_delayed(block, (n, d), float) for block in blocks])
+    targets = [delayed(made)(k, n, d, 0) for k in range(count)]
+    y = da.concatenate([da.from_delayed(block, (n,), float) for block in targets])
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0",
+            memory_limit="300MB", local_directory=str(tmp_path),
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):  # fmt: skip
+        before = client.run(os.getpid)
+        assert 8 * n * d * count > 2 * 2 * 150e6
+        problem = drago.DROProblem(X, y, **terms("squared", "cvar"))
+        assert problem.rows.notice
+        result = drago.solve(problem, tol=1e-4)
+        assert client.run(os.getpid) == before
+        lines = [line for each in client.get_worker_logs().values() for _, line in each]
+        assert not any("Pausing worker" in line for line in lines)
+        assert result.status == "optimal"
+    whole = [np.concatenate([made(k, n, d, which) for k in range(count)]) for which in (None, 0)]
+    memory = drago.DROProblem(*whole, **terms("squared", "cvar"))
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= 1e-4

@@ -27,35 +27,47 @@ from drago.sources.memory import as_bytes, as_text
 SHARE = 0.3
 # Bytes of a row that are set aside for what a solver keeps of it.
 _ROW = 64
+# What the vectors of a solve take, in bytes a row, and the share of the workers' memory up to which
+# there is room for them beside a part that is read.
+_SOLVED, _VECTORS = 120, 0.25
 
 
 def cache_for(
     engine: Engine, X: Any, blocks: Sequence[Any], memory_limit: Any, cache_dir: Any
 ) -> Cache | None:
     """A cache for the blocks of X; None where they fit the memory, or nobody knows it."""
-    limit = memory_of(engine) if memory_limit is None else as_bytes(memory_limit)
-    if limit is None:
+    memory = memory_of(engine)
+    if memory_limit is None and memory is None:
         return None
+    limit = int(SHARE * (memory or 0)) if memory_limit is None else as_bytes(memory_limit)
     known = known_facts(X)
     if known is None:
         # The middle one stands for all; while it is held here it is not computed again.
         block = engine.blocks([blocks[len(blocks) // 2]])
         facts = engine.gather(engine.map(opening._facts, block, ["X"], [False], name="look"))
-        size = len(blocks) * (facts[0].n_bytes + _ROW * facts[0].n)
-    else:
-        size = sum(each.n_bytes + _ROW * each.n for each in known)
+        known = facts * len(blocks)
+    n = sum(each.n for each in known)
+    size = sum(each.n_bytes for each in known) + _ROW * n
     if size <= limit:
         return None
+    if memory is not None and _SOLVED * n > _VECTORS * memory:
+        warnings.warn(
+            f"the vectors of a solve take about {as_text(_SOLVED * n)} of the workers' "
+            f"{as_text(memory)}, and these stay in memory while the features are on disks: have "
+            "more workers, or give them more memory, before Dask runs short of it.",
+            UserWarning,
+            stacklevel=5,
+        )
     return Cache(engine, None if cache_dir is None else os.fsdecode(cache_dir), size, limit)
 
 
 def memory_of(engine: Engine) -> int | None:
-    """Bytes of the workers that rows may take; None where one of them has no known limit."""
+    """Bytes of all workers; None where one of them has no known limit."""
     if not isinstance(engine, ClusterEngine):
         return None
     workers = engine.client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [each.get("memory_limit") for each in workers]
-    return int(SHARE * sum(limits)) if limits and all(limits) else None
+    return sum(limits) if limits and all(limits) else None
 
 
 def known_facts(values: Any) -> list[Any] | None:
