@@ -366,22 +366,22 @@ def test_what_is_given_is_checked():
         drago.from_dask(da.ones((3, 3)), memory_limit="much")
 
 
-def made(k, n, d, column):
-    rng = np.random.default_rng([4, k])
-    X = rng.standard_normal((n, d))
-    return X if column is None else X[:, 0] - X[:, 1] + rng.standard_t(4, n)
-
-
 @pytest.mark.slow
 def test_rows_of_twice_the_workers_memory(monkeypatch, tmp_path):
     """No worker is killed or paused, and the answer is that in memory."""
     from dask import delayed
 
     monkeypatch.setattr(opening, "RULE", opening._PartRule())
-    n, d, count = 6_000, 300, 44
-    blocks = [delayed(made)(k, n, d, None) for k in range(count)]
+    n, d, count = 6_000, 300, 85
+
+    def made(k, which):
+        rng = np.random.default_rng([4, k])
+        X = rng.standard_normal((n, d))
+        return X[:, 0] - X[:, 1] + rng.standard_t(4, n) if which == "y" else X
+
+    blocks = [delayed(made)(k, "X") for k in range(count)]
     X = da.concatenate([da.from_delayed(block, (n, d), float) for block in blocks])
-    targets = [delayed(made)(k, n, d, 0) for k in range(count)]
+    targets = [delayed(made)(k, "y") for k in range(count)]
     y = da.concatenate([da.from_delayed(block, (n,), float) for block in targets])
     with (
         distributed.LocalCluster(
@@ -391,7 +391,7 @@ def test_rows_of_twice_the_workers_memory(monkeypatch, tmp_path):
         distributed.Client(cluster) as client,
     ):  # fmt: skip
         before = client.run(os.getpid)
-        assert 8 * n * d * count > 2 * 2 * 150e6
+        assert 8 * n * d * count > 2 * 600e6
         problem = drago.DROProblem(X, y, **terms("squared", "cvar"))
         assert problem.rows.notice
         result = drago.solve(problem, tol=1e-4)
@@ -399,6 +399,6 @@ def test_rows_of_twice_the_workers_memory(monkeypatch, tmp_path):
         lines = [line for each in client.get_worker_logs().values() for _, line in each]
         assert not any("Pausing worker" in line for line in lines)
         assert result.status == "optimal"
-    whole = [np.concatenate([made(k, n, d, which) for k in range(count)]) for which in (None, 0)]
+    whole = [np.concatenate([made(k, which) for k in range(count)]) for which in "Xy"]
     memory = drago.DROProblem(*whole, **terms("squared", "cvar"))
     assert drago.certify(memory, result.coef, result.intercept).rel_gap <= 1e-4
