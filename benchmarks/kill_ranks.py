@@ -4,7 +4,7 @@
 
 `torchrun --max-restarts` starts the ranks (gloo, one thread each). Each draws its own rows and
 solves the same problem again and again, each time with a checkpoint of its own. In each solve a
-rank, in turn, is killed (SIGKILL) in the middle of an iteration that is drawn from all but the last;
+rank, in turn, is killed (SIGKILL) in the middle of an iteration, drawn from all but the last one;
 torchrun starts all ranks anew, which go on from the file, finish, and begin the next solve. What
 every rank has found (coefficients, weights, iterations) is compared with the answer of a first
 solve that nobody disturbed.
@@ -184,9 +184,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rows", type=int, default=5_000, help="of each rank")
-    parser.add_argument("--features", type=int, default=20)
-    parser.add_argument("--tol", type=float, default=1e-10)
+    parser.add_argument("--rows", type=int, default=1_000, help="of each rank")
+    parser.add_argument("--features", type=int, default=12)
+    parser.add_argument("--tol", type=float, default=1e-9)
     parser.add_argument("--rank-in", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.rank_in is not None:

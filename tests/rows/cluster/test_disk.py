@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 
 import drago
 
@@ -147,6 +148,22 @@ def test_frames_and_blocks_of_unknown_size_and_of_two_types():
     halves = [da.from_array(each, chunks=(400, -1)) for each in np.split(X, 2)]
     mixed = da.concatenate([halves[0].astype(np.float32), halves[1]])
     in_both(mixed.map_blocks(lambda block: block, dtype=float), y, **given)
+
+
+@no_client
+@pytest.mark.parametrize("kind", ["float64", "csr"])
+def test_a_checkpoint_of_rows_in_memory_goes_on_from_the_disk(tmp_path, kind):
+    X, y, _ = data("squared")
+    _, blocks = as_kind(X, kind)
+    held, filed = (
+        drago.DROProblem(drago.from_dask(blocks, y, memory_limit=limit), **terms("squared", "cvar"))
+        for limit in ("1TB", 1)
+    )
+    path = tmp_path / "solve.ckpt"
+    whole = drago.solve(held, IN_METRIC, tol=TOL)
+    with pytest.warns(ConvergenceWarning):
+        drago.solve(held, IN_METRIC, tol=TOL, max_iter=3, checkpoint=path, checkpoint_every=0)
+    same(whole, drago.solve(filed, IN_METRIC, tol=TOL, checkpoint=path))
 
 
 # ------------------------------------------------------------------------------- the files

@@ -42,7 +42,7 @@ def cache_for(
     limit = int(SHARE * (memory or 0)) if memory_limit is None else as_bytes(memory_limit)
     known = known_facts(X)
     if known is None:
-        # The middle one stands for all; while it is held here it is not computed again.
+        # The middle one stands for all.
         block = engine.blocks([blocks[len(blocks) // 2]])
         facts = engine.gather(engine.map(opening._facts, block, ["X"], [False], name="look"))
         known = facts * len(blocks)
