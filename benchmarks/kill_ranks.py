@@ -1,6 +1,6 @@
 """Solves of several ranks, in each of which one is killed: does torchrun recover, to the same bits?
 
-    python benchmarks/kill_ranks.py --kills 10
+    python benchmarks/kill_ranks.py --kills 10 --fork
 
 `torchrun --max-restarts` starts the ranks (gloo, one thread each). Each draws its own rows and
 solves the same problem again and again, each time with a checkpoint of its own. In each solve a
@@ -8,6 +8,10 @@ rank, in turn, is killed (SIGKILL) in the middle of an iteration, drawn from all
 torchrun starts all ranks anew, which go on from the file, finish, and begin the next solve. What
 every rank has found (coefficients, weights, iterations) is compared with the answer of a first
 solve that nobody disturbed.
+
+With --fork torchrun's launcher is called from a process that has imported everything, and starts
+the ranks as forks of it: an import of torch takes longer than all the rest. Without it the command
+`torchrun` is run.
 
 Restarts use a new store for the ranks to meet in: torchrun's own is that of the ranks which were
 killed, and meetings in it fail. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` says so.
@@ -18,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import logging
 import os
 import random
 import signal
@@ -110,11 +115,34 @@ def work(asked: Any, folder: Path) -> None:
         part.write_text(json.dumps(found))
         os.replace(part, path)
         dist.barrier()
-    os._exit(0)
+
+
+def launch(asked: Any, folder: Path) -> int:
+    """Start the ranks and wait: what `torchrun` does, with forks of this process."""
+    import torch.distributed.launcher.api as launcher
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+
+    import drago.solvers.solve
+    import drago.torch_engine  # noqa: F401
+
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # which tells of each kill at length
+    config = launcher.LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=asked.ranks, max_restarts=asked.kills + 1,
+        monitor_interval=0.1, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork",
+        run_id="kills", logs_specs=DefaultLogsSpecs(str(folder / "logs"), redirects=Std.ALL),
+    )  # fmt: skip
+    launcher.elastic_launch(config, work)(asked, folder)
+    return 0
 
 
 def run(asked: Any, folder: Path) -> None:
     """Start the ranks, tell of each recovery, and wait."""
+    if asked.fork:
+        teller = threading.Thread(target=tell_all, args=(asked, folder, lambda: None), daemon=True)
+        teller.start()
+        launch(asked, folder)
+        teller.join()
+        return
     settings = ["--rows", str(asked.rows), "--features", str(asked.features)]
     settings += ["--kills", str(asked.kills), "--ranks", str(asked.ranks)]
     command = [
@@ -123,18 +151,10 @@ def run(asked: Any, folder: Path) -> None:
         "--max-restarts", str(asked.kills + 1), "--monitor-interval", "0.1",
         __file__, "--rank-in", str(folder), *settings, "--tol", repr(asked.tol),
     ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with open(folder / "log", "w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        told = -1
-        while process.poll() is None or told <= asked.kills:
-            if all(path.exists() for path in paths(asked, folder, told)):
-                tell(asked, folder, told)
-                told += 1
-            elif process.poll() is not None:
-                break
-            else:
-                time.sleep(0.05)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        tell_all(asked, folder, process.poll)
+        process.wait()
     if process.returncode:
         text = (folder / "log").read_text()[-3000:]
         raise RuntimeError(f"torchrun ended with {process.returncode}: {text}")
@@ -148,10 +168,18 @@ def found_in(asked: Any, folder: Path, k: int) -> list[Any]:
     return [json.loads(path.read_text()) for path in paths(asked, folder, k)]
 
 
+def tell_all(asked: Any, folder: Path, code: Any) -> None:
+    """Print what becomes of each solve, until there is no more to come."""
+    for k in range(-1, asked.kills):
+        while not all(path.exists() for path in paths(asked, folder, k)):
+            if code() is not None:
+                return
+            time.sleep(0.05)
+        tell(asked, folder, k)
+
+
 def tell(asked: Any, folder: Path, k: int) -> None:
     """Print what became of a solve."""
-    if k >= asked.kills:
-        return
     known, found = found_in(asked, folder, -1), found_in(asked, folder, k)
     seconds = known[0]["seconds"]
     if k < 0:
@@ -187,10 +215,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=1_000, help="of each rank")
     parser.add_argument("--features", type=int, default=12)
     parser.add_argument("--tol", type=float, default=1e-9)
+    parser.add_argument("--fork", action="store_true", help="ranks are forks of one process")
     parser.add_argument("--rank-in", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
+    os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if asked.rank_in is not None:
         work(asked, asked.rank_in)
+        os._exit(0)
     with tempfile.TemporaryDirectory() as base:
         folder, began = Path(base), time.perf_counter()
         run(asked, folder)
