@@ -91,12 +91,12 @@ CASES = [
     ("squared", "cvar", "float64"),
     ("squared", "groups", "csr"),
     ("huber", "esrm", "float32"),
-    ("huber", "chi2 ball", "float64"),
+    pytest.param("huber", "chi2 ball", "float64", marks=pytest.mark.slow),
     ("logistic", "cvar", "csr"),
     ("logistic", "simplex", "float32"),
     ("multinomial", "cvar", "float64"),
-    ("multinomial", "groups", "float32"),
-    ("multinomial", "chi2 ball", "csr"),
+    pytest.param("multinomial", "groups", "float32", marks=pytest.mark.slow),
+    pytest.param("multinomial", "chi2 ball", "csr", marks=pytest.mark.slow),
 ]
 
 
@@ -347,6 +347,7 @@ def test_a_worker_that_is_killed_changes_no_bit(client, monkeypatch):
     assert files_of(place) == []  # Dask removes what a killed worker has left
 
 
+@pytest.mark.slow
 def test_workers_read_their_files_to_their_disks(client, tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
