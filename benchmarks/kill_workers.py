@@ -30,6 +30,7 @@ from distributed import Client, LocalCluster
 import drago
 from drago.rows.cluster import core
 from drago.rows.cluster import open as opening
+from drago.rows.cluster.engine import ClusterEngine
 
 
 class Killer:
@@ -94,6 +95,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     random.seed(0)
+    ClusterEngine.patience = 300.0  # on a busy machine new workers take long to come
     opening.RULE = opening._PartRule(parts=8, least=1)  # several parts of few rows
     dask.config.set({"distributed.deploy.lost-worker-timeout": "120s"})
     with (
