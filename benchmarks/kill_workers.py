@@ -97,7 +97,8 @@ def main() -> None:
     random.seed(0)
     ClusterEngine.patience = 300.0  # on a busy machine new workers take long to come
     opening.RULE = opening._PartRule(parts=8, least=1)  # several parts of few rows
-    dask.config.set({"distributed.deploy.lost-worker-timeout": "120s"})
+    patience = {"deploy.lost-worker-timeout": "120s", "comm.timeouts.connect": "120s"}
+    dask.config.set({f"distributed.{name}": value for name, value in patience.items()})
     with (
         LocalCluster(
             n_workers=given.workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50
