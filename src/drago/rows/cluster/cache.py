@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from drago.files.disk import is_in_memory
-from drago.rows.cluster import open as opening
+from drago.rows.cluster import blocks as made_of
 from drago.rows.cluster.disk import Block, DiskPart, worker_dir
 from drago.rows.cluster.engine import ClusterEngine, Engine
 from drago.sources.cache import require_room
@@ -44,7 +44,7 @@ def cache_for(
     if known is None:
         # The middle one stands for all.
         block = engine.blocks([blocks[len(blocks) // 2]])
-        facts = engine.gather(engine.map(opening._facts, block, ["X"], [False], name="look"))
+        facts = engine.gather(engine.map(made_of.facts_of, block, ["X"], [False], name="look"))
         known = facts * len(blocks)
     n = sum(each.n for each in known)
     size = sum(each.n_bytes for each in known) + _ROW * n
@@ -80,12 +80,12 @@ def known_facts(values: Any) -> list[Any] | None:
         return None
     wide = int(np.prod(shape, dtype=np.int64))
     return [
-        opening.Facts(n, shape, n * wide * dtype.itemsize, n * wide, False, None, 0.0, 0.0)
+        made_of.Facts(n, shape, n * wide * dtype.itemsize, n * wide, False, None, 0.0, 0.0)
         for n in map(int, sizes)
     ]
 
 
-class LazyColumn(opening.Column):
+class LazyColumn(made_of.Column):
     """A collection in blocks that are computed when they are needed, and not held."""
 
     def __init__(self, engine: Engine, name: str, blocks: list[Any], loss: Any, values: Any):
@@ -93,7 +93,7 @@ class LazyColumn(opening.Column):
         wants = name == "groups" or (name == "y" and loss.is_classification)
         known = None if wants or name == "sample_weight" else known_facts(values)
         if known is None:
-            known = self._told(opening._facts, blocks, name, wants)
+            known = self._told(made_of.facts_of, blocks, name, wants)
         self._settle(name, blocks, known)
 
     def _told(self, function: Any, blocks: Sequence[Any], *given: Any) -> list[Any]:
@@ -103,7 +103,7 @@ class LazyColumn(opening.Column):
         return self._engine.gather(self._engine.blocks([work(each, *given) for each in blocks]))
 
     def sum_over(self, engine: Engine, most: float) -> float:
-        return sum(self._told(opening._sum_over, self.handles, most))
+        return sum(self._told(made_of.sum_over, self.handles, most))
 
 
 class Cache:
@@ -172,12 +172,12 @@ class Given:
 def make_part(given: Given, *blocks: Any) -> list[DiskPart]:
     """A part in a bundle of its own, checked and on the disk."""
     (pieces,) = given.recipe.parts
-    X = opening.features_of(pieces["X"], blocks)
+    X = made_of.features_of(pieces["X"], blocks)
     require_room(given.cache_dir or worker_dir(), sum(map(_size, X)))
     if len({each.dtype for each in X}) > 1 or not isinstance(X[0], np.ndarray):
-        X = [opening._stacked(X)]
+        X = [made_of.stacked(X)]
     n = sum(each.shape[0] for each in X)
-    y, p, groups = opening.vectors_of(given.recipe, pieces, blocks, n)
+    y, p, groups = made_of.vectors_of(given.recipe, pieces, blocks, n)
     block = Block(X if isinstance(X[0], np.ndarray) else X[0], given.cache_dir)
     part = DiskPart(block, np.array(y), p, groups)
     block.features  # noqa: B018  writes them
