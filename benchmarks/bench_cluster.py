@@ -7,6 +7,10 @@ cost       a certified solve on two single-threaded workers, and in memory with 
            iteration (certificates and set-up apart), and the bytes that came to the driver in a
            pass, as a share of X; and the seconds of processors, by which they compare on a machine
            that others use meanwhile
+passes     every loss and set, by threads of this process that run the tasks of a cluster, and in
+           memory: iterations, passes over X and seconds of processors, of a first solve (with the
+           search for the trivial model) and of another one; rounds of both, and rounds of an
+           iteration (certificates and set-up apart)
 methods    L-BFGS in a metric and DRAGO on the cluster: seconds, passes and rounds
 driver     the memory of the driver after a solve, for a quarter of the rows and for all of them,
            in processes of their own
@@ -47,6 +51,8 @@ def block(k: int, n: int, d: int, loss: str) -> np.ndarray:
     y = score + rng.standard_t(4, n)
     if loss == "logistic":
         y = (score + rng.logistic(size=n) > 0).astype(float)
+    elif loss == "multinomial":
+        y = np.digitize(score + rng.logistic(size=n), [-1.0, 1.0]).astype(float)
     return np.column_stack([X, y])
 
 
@@ -88,6 +94,53 @@ def terms(loss: str) -> dict[str, Any]:
         "l2_reg": 1e-3,
         "fit_intercept": True,
     }
+
+
+def sets() -> dict[str, dict[str, Any]]:
+    """Sets and divergences, by a name."""
+    return {
+        "CVaR": {"uncertainty": drago.CVaR(0.1)},
+        "CVaR, KL": {"uncertainty": drago.CVaR(0.1), "divergence": "kl"},
+        "mean": {"uncertainty": drago.CVaR(1.0)},
+        "simplex": {"uncertainty": drago.Simplex(), "shift_cost": 1.0},
+        "simplex, KL": {"uncertainty": drago.Simplex(), "shift_cost": 1.0, "divergence": "kl"},
+        "chi2 ball": {"uncertainty": drago.Chi2Ball(1.0)},
+        "KL ball": {"uncertainty": drago.KLBall(0.5)},
+        "ESRM": {"uncertainty": drago.ESRM(1.0)},
+        "ESRM, KL": {"uncertainty": drago.ESRM(1.0), "divergence": "kl"},
+    }
+
+
+def passes(given: argparse.Namespace) -> None:
+    n, d = given.rows, given.features
+    print("loss, set: iterations, passes, seconds of processors in memory (first, next) | the same")
+    print("by tasks, and rounds (first, next), rounds an iteration", flush=True)
+    for loss in given.losses.split(","):
+        X, y = collections(n, d, loss)
+        here = in_memory(n, d, loss)
+        for name, more in sets().items():
+            if given.sets and name not in given.sets.split(";"):
+                continue
+            settings = terms(loss) | more
+            told = []
+            for problem in (
+                drago.DROProblem(*here, **settings),
+                drago.DROProblem(X, y, **settings),
+            ):
+                found = []
+                for _ in range(2):
+                    used = time.process_time()
+                    with counted(problem.rows) as rounds:
+                        result = drago.solve(problem, tol=given.tol, n_threads=2)
+                    found.append((result, time.process_time() - used))
+                (first, cold), (second, warm) = found
+                line = f"{second.n_iter:3d} {second.n_passes:5.1f} {cold:6.2f} {warm:6.2f}"
+                if told:
+                    each = rounds["rounds"] / max(second.n_iter, 1)
+                    line += f" {first.n_rounds:4d} {second.n_rounds:3d} {each:4.1f}"
+                told.append(line)
+                assert second.status == "optimal", (loss, name, second.message)
+            print(f"{loss + ', ' + name:24s} {told[0]} | {told[1]}", flush=True)
 
 
 @contextmanager
@@ -256,13 +309,14 @@ def nothing(part: Any, p: Any, k: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "what", nargs="+", choices=("cost", "driver", "methods", "constants", "one")
+        "what", nargs="+", choices=("cost", "passes", "driver", "methods", "constants", "one")
     )
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--features", type=int, default=50)
     parser.add_argument("--tol", type=float, default=1e-5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--losses", default="squared,logistic")
+    parser.add_argument("--sets", default="", help="of `passes`, by name, between semicolons")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     for what in given.what:

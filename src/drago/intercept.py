@@ -148,7 +148,10 @@ def _minimum(problem: Any, raw: Any, at: Callable[[float], Point]) -> Vector:
     smooth, or by the tangents of both ends, which is fast at a kink: one of them until it narrows
     the bracket too little. Where the tangents meet is also a lower bound on the value.
     """
-    if problem.loss.is_of_residuals:
+    likely = problem.rows.likely_intercept(problem, raw)
+    if likely is not None:
+        low, middle, high = at(likely[0]), 0.5 * sum(likely), at(likely[1])
+    elif problem.loss.is_of_residuals:
         least, greatest, middle = problem.rows.offsets(raw)
         is_mean = problem.loss.is_quadratic and problem.uncertainty.tail_share == 1
         if is_mean and _is_flat(at(middle)):

@@ -95,6 +95,10 @@ class RowStore(OneProcess):
         """Whether "responses" are about weights of this set."""
         return True
 
+    def likely_intercept(self, problem: Any, raw: RowVector) -> tuple[float, float] | None:
+        """Between which numbers the best intercept should be, where few rows can tell."""
+        return None
+
     def has_cheap_gram(self, loss: Any) -> bool:
         """Whether the Gram matrix of all rows takes no longer than that of a few."""
         return False

@@ -1,4 +1,7 @@
-"""One cluster of processes for all tests here, and parts of a few rows."""
+"""Clusters of processes, one of each size for all tests here, and parts of a few rows."""
+
+import contextlib
+import functools
 
 import pytest
 
@@ -6,18 +9,31 @@ distributed = pytest.importorskip("distributed", reason="needs dask and distribu
 
 
 @pytest.fixture(scope="session")
-def cluster():
+def cluster_of():
+    """The cluster of so many workers; it is started once."""
     import dask
 
-    # A killed worker may take long to come back where many processes share the machine.
-    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "120s"})
-    with (
-        patient,
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as found,
-    ):
-        yield found
+    with contextlib.ExitStack() as stack:
+        # A killed worker may take long to come back where many processes share the machine.
+        stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "120s"}))
+
+        @functools.cache
+        def started(n_workers):
+            return stack.enter_context(
+                distributed.LocalCluster(
+                    n_workers=n_workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=":0",
+                )
+            )
+
+        yield started
+
+
+@pytest.fixture
+def cluster(cluster_of):
+    return cluster_of(2)
 
 
 @pytest.fixture

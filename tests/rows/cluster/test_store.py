@@ -1,5 +1,7 @@
 """Rows on a cluster against the same rows in memory: every answer is judged in memory."""
 
+import collections
+import contextlib
 import itertools
 
 import numpy as np
@@ -11,6 +13,8 @@ import drago
 
 da = pytest.importorskip("dask.array", reason="needs dask and distributed")
 distributed = pytest.importorskip("distributed", reason="needs dask and distributed")
+
+from drago.rows.cluster import programs  # noqa: E402
 
 N, D, TOL = 3000, 4, 1e-6
 LOSSES = ("squared", "huber", "logistic", "multinomial")
@@ -52,7 +56,7 @@ def terms(loss, name, divergence="auto", **more):
     }
 
 
-def collections(X, y, groups=None, chunk=700):
+def in_chunks(X, y, groups=None, chunk=700):
     found = [da.from_array(X, chunks=(chunk, -1)), da.from_array(y, chunks=chunk)]
     return *found, None if groups is None else da.from_array(groups, chunks=chunk)
 
@@ -62,7 +66,7 @@ def both(loss, name, divergence="auto", chunk=700, **more):
     X, y, groups = data(loss)
     groups = groups if name == "groups" else None
     given = terms(loss, name, divergence, **more)
-    dX, dy, dgroups = collections(X, y, groups, chunk)
+    dX, dy, dgroups = in_chunks(X, y, groups, chunk)
     remote = drago.DROProblem(dX, dy, groups=dgroups, **given)
     return remote, drago.DROProblem(X, y, groups=groups, **given)
 
@@ -124,23 +128,24 @@ def same_bits(first, second):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
-def test_bits_do_not_depend_on_the_number_of_workers(loss):
-    found = {}
-    for n_workers in (1, 2, 4):
-        with (
-            distributed.LocalCluster(
-                n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=":0"
-            ) as cluster,
-            distributed.Client(cluster),
-        ):
-            for name, uncertainty in SETS.items():
-                own = uncertainty.own_divergence is not None
-                remote, memory = both(loss, name, "auto" if own else "kl")
-                result = drago.solve(remote, tol=TOL)
-                assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
-                result.dual_weights.compute()
-                kept = (result.coef.tobytes(), result.gap, result.n_iter)
-                assert found.setdefault(name, kept) == kept
+def test_bits_do_not_depend_on_the_number_of_workers(cluster_of, loss):
+    """All clusters at once: one problem after the other goes to each of them."""
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(distributed.Client(cluster_of(n_workers), set_as_default=False))
+            for n_workers in (1, 2, 4)
+        ]
+        for name, uncertainty in SETS.items():
+            own = uncertainty.own_divergence is not None
+            found = set()
+            for client in clients:
+                with client.as_current():
+                    remote, memory = both(loss, name, "auto" if own else "kl")
+                    result = drago.solve(remote, tol=TOL)
+                    weights = result.dual_weights.compute()
+                found.add((result.coef.tobytes(), result.gap, result.n_iter, weights.tobytes()))
+            assert len(found) == 1
+            assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
 
 
 @pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
@@ -182,14 +187,14 @@ def test_drago_goes_on_from_a_checkpoint(tmp_path):
 def test_the_mean_is_what_scikit_learn_finds():
     X, y, _ = data("logistic")
     mu = 1e-2
-    dX, dy, _ = collections(X, y)
+    dX, dy, _ = in_chunks(X, y)
     given = {"uncertainty": drago.CVaR(1.0), "l2_reg": mu, "fit_intercept": True}
     result = drago.solve(drago.DROProblem(dX, dy, loss="logistic", **given), tol=1e-13)
     peer = LogisticRegression(C=1.0 / (mu * N), tol=1e-12, max_iter=10000).fit(X, y)
     np.testing.assert_allclose(result.coef, peer.coef_[0], atol=1e-6)
     np.testing.assert_allclose(result.intercept, peer.intercept_[0], atol=1e-6)
     X, y, _ = data("squared")
-    dX, dy, _ = collections(X, y)
+    dX, dy, _ = in_chunks(X, y)
     result = drago.solve(drago.DROProblem(dX, dy, loss="squared", **given), tol=1e-13)
     peer = Ridge(alpha=mu * N, tol=1e-14).fit(X, y)
     np.testing.assert_allclose(result.coef, peer.coef_, atol=1e-6)
@@ -234,6 +239,45 @@ def test_an_iteration_takes_at_most_four_rounds(loss, name):
 
 
 @pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
+@pytest.mark.parametrize(
+    ("loss", "name", "divergence"),
+    [
+        ("squared", "cvar", "chi2"),
+        ("logistic", "cvar", "kl"),
+        ("huber", "simplex", "kl"),
+        ("logistic", "chi2 ball", "auto"),
+        ("squared", "kl ball", "auto"),
+    ],
+)
+def test_a_visit_reads_the_rows_once(loss, name, divergence, monkeypatch):
+    """The losses in one round, the weights and the gradient in the next: the search for the weights
+    takes no round of its own, or one for a ball, and nothing is computed twice."""
+    remote, memory = both(loss, name, divergence)
+    rows, done = remote.rows, collections.Counter()
+    rng = np.random.default_rng(1)
+    oracle, w, b = remote.dual_oracle(), rng.normal(size=(D, 1)), np.zeros(1)
+    for _ in range(2):  # the second guess knows how far off the first one was
+        remote.visit(w, b, oracle)
+        w = w + 1e-3 * rng.normal(size=w.shape)
+    run = programs.Program.run
+
+    def counted(self, part, *given):
+        done.update(getattr(o, "__name__", o) for o, *_ in self.instructions)
+        return run(self, part, *given)
+
+    monkeypatch.setattr(programs.Program, "run", counted)
+    before, parts = rows.n_rounds, len(rows.parts)
+    ev, q, gradient = remote.visit(w, b, oracle)
+    remote.primal(w, ev.losses, q)
+    assert rows.n_rounds - before <= (3 if "ball" in name else 2)
+    assert done["evaluated"] == parts
+    assert done["weigh"] + done["soft"] == parts
+    assert done["gradient_after"] + done["gradient"] == parts
+    here = memory.visit(w, b, memory.dual_oracle())
+    np.testing.assert_allclose(gradient.w, here.gradient.w, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
 def test_weights_baseline_sparse_and_float32():
     import scipy.sparse as sp
 
@@ -242,7 +286,7 @@ def test_weights_baseline_sparse_and_float32():
     weight, baseline = rng.uniform(0.5, 2.0, size=N), rng.normal(size=N)
     given = terms("squared", "cvar", "chi2")
     memory = drago.DROProblem(X, y, sample_weight=weight, baseline=baseline, **given)
-    dX, dy, _ = collections(X, y)
+    dX, dy, _ = in_chunks(X, y)
     remote = drago.DROProblem(
         dX, dy, sample_weight=da.from_array(weight, chunks=400), baseline=baseline, **given
     )
@@ -303,7 +347,7 @@ def test_errors_say_what_to_do():
     import pandas as pd
 
     X, y, _ = data("squared")
-    dX, dy, _ = collections(X, y)
+    dX, dy, _ = in_chunks(X, y)
     with pytest.raises(ValueError, match="3000 rows, but has 2999"):
         drago.DROProblem(dX, dy[:-1])
     with pytest.raises(ValueError, match="y is missing"):

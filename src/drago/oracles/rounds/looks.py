@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drago.oracles.rounds.arrays import BALL, CHI2, VERTEX
+from drago.oracles.rounds.arrays import BALL, CHI2, KL, VERTEX
 from drago.oracles.rounds.ball import BallRows
 from drago.oracles.rounds.rows import (
     FAINT,
@@ -28,6 +28,9 @@ from drago.oracles.rounds.rows import (
 from drago.oracles.rounds.tilt import tilt_terms
 
 Sums = tuple[float, float, float]
+
+# Of losses and thresholds this share is rounding, at most.
+_ROUNDING = 1e-12
 
 
 class Spec(NamedTuple):
@@ -61,6 +64,20 @@ class Spec(NamedTuple):
     def of(self, part: Any, u: np.ndarray) -> Rows:
         """Those of a part."""
         return self.rows(u, part.p if math.isnan(self.mass) else None)
+
+    def bottom(self, *thresholds: float) -> float:
+        """A loss below which rows weigh nothing, at these thresholds and between them."""
+        below = -FAINT * self.c if self.kind == KL else _ROUNDING * max(self.c, self.unit)
+        return min(thresholds) - below - _ROUNDING * max(map(abs, thresholds))
+
+    def above(self, part: Any, u: np.ndarray, bottom: float) -> tuple[Rows, np.ndarray | None]:
+        """The rows of a part from a loss on, and which they are; None where most are above it."""
+        above = u >= bottom
+        if 2 * np.count_nonzero(above) > u.size:
+            return self.of(part, u), None
+        above[0] = True  # there is always a row
+        index = np.flatnonzero(above)
+        return self.rows(u[index], part.p[index] if math.isnan(self.mass) else None), index
 
 
 class Open(NamedTuple):
@@ -96,7 +113,8 @@ def look(
     least, most = float(u.min()), float(u.max())
     if not (math.isfinite(least) and math.isfinite(most)):
         return Look(math.nan, math.nan, [(0.0, 0.0, 0.0)] * len(places), None)
-    rows = spec.of(part, u)
+    tried = [place.ref for place in (*places, *(bracket or ()))]
+    rows = spec.above(part, u, spec.bottom(*tried or [least]))[0]
     sums = [rows.sums(place)[2:] for place in places]
     return Look(least, most, sums, None if bracket is None else _opened(rows, *bracket, limit))
 
@@ -145,13 +163,23 @@ def spread_at(part: Any, u: np.ndarray, spec: Spec, found: Place) -> np.ndarray:
 
 
 def weigh(
-    part: Any, u: np.ndarray, spec: Spec, found: Place, around: Sequence[float] | None = None
+    part: Any,
+    u: np.ndarray,
+    spec: Spec,
+    found: Place,
+    bottom: float,
+    around: tuple[float, float, float] | None = None,
 ) -> np.ndarray:
-    """The weights of a part's rows at the threshold that was found."""
-    rows = spec.of(part, u)
-    if isinstance(rows, BallRows) and around is not None:
-        rows.known_around = (around[0], around[1], around[2])
-    return rows.weights(found, np.empty)[0][0]
+    """The weights of a part's rows at the threshold that was found: 0 below `bottom`."""
+    rows, index = spec.above(part, u, bottom)
+    if isinstance(rows, BallRows):
+        rows.known_around = around
+    q = rows.weights(found, np.empty)[0][0]
+    if index is None:
+        return q
+    out = np.zeros(u.size)
+    out[index] = q
+    return out
 
 
 def log_ratio(part: Any, u: np.ndarray, spec: Spec, found: Place) -> np.ndarray:
@@ -190,6 +218,76 @@ def _softly(u: np.ndarray, greatest: float, c: float) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------------- KL balls
+
+
+def tilts(
+    part: Any, u: np.ndarray, about: float, thetas: Sequence[float]
+) -> tuple[float, np.ndarray]:
+    """The greatest loss, and for each theta the sums of ``p e``, ``p e d``, ... ``p e d^4``.
+
+    With ``e = exp(theta (u - greatest))`` and ``d = u - about``.
+    """
+    greatest, out = float(u.max()), np.zeros((len(thetas), 5))
+    for some, p in few([(u, part.p)]):
+        assert p is not None
+        below, d = some - greatest, some - about
+        for row, theta in zip(out, thetas):
+            term = p * np.exp(np.maximum(theta * below, FAINT))
+            row[0] += term.sum()
+            for k in range(1, 5):
+                term *= d
+                row[k] += term.sum()
+    return greatest, out
+
+
+class Tilted(NamedTuple):
+    """Weights ``p_i exp(theta (u_i - top)) / total``, and the moments of ``u_i - about``."""
+
+    theta: float
+    top: float
+    total: float
+    about: float
+    moments: tuple[float, float, float, float]
+
+    @property
+    def spent(self) -> float:
+        """Their divergence."""
+        return self.theta * (self.moments[0] + self.about - self.top) - math.log(self.total)
+
+    @property
+    def variance(self) -> float:
+        return self.moments[1] - self.moments[0] ** 2
+
+    def moved(self, x: float) -> Tilted:
+        """The same at ``theta + x``, from the moments: where ``x d`` is small."""
+        one, two, three, four = self.moments
+        ratio = 1.0 + x * (one + x / 2.0 * (two + x / 3.0 * (three + x / 4.0 * four)))
+        first = (one + x * (two + x / 2.0 * (three + x / 3.0 * four))) / ratio
+        second = (two + x * (three + x / 2.0 * four)) / ratio
+        total = self.total * ratio * math.exp(x * (self.about - self.top))
+        moments = first, second, three, four
+        return Tilted(self.theta + x, self.top, total, self.about, moments)
+
+    def settled(self, radius: float) -> Tilted:
+        """Nearby, where the divergence is `radius`."""
+        x, there = 0.0, self
+        for _ in range(4):
+            x += (radius - there.spent) / (there.theta * there.variance)
+            there = self.moved(x)
+        return there
+
+
+def tilted(
+    told: Sequence[tuple[float, np.ndarray]], about: float, thetas: Sequence[float]
+) -> list[Tilted]:
+    """The weights at each theta from what the parts told."""
+    top, found = max(greatest for greatest, _ in told), []
+    for k, theta in enumerate(thetas):
+        parts = [rows[k] * math.exp(theta * (greatest - top)) for greatest, rows in told]
+        total, *sums = np.sum(parts, axis=0).tolist()
+        one, two, three, four = (each / total for each in sums)
+        found.append(Tilted(theta, top, total, about, (one, two, three, four)))
+    return found
 
 
 def middle(part: Any, u: np.ndarray, about: float) -> tuple[float, float, float]:

@@ -9,7 +9,6 @@ next rounds ask for sums at several thresholds at once, until the rows between t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from drago.oracles.rounds.arrays import (
     search_parts,
 )
 from drago.oracles.rounds.looks import Look, Spec
-from drago.oracles.rounds.oracle import SearchOracle
 from drago.oracles.rounds.rows import Place, Rows
-from drago.oracles.rounds.tilt import Tilt, price_in_ball
+from drago.oracles.rounds.tilt import price_in_ball
+from drago.oracles.rounds.tilt_search import RemoteLosses, TiltSearch
 from drago.terms.uncertainty.base import price
 
 # Thresholds of a round, and rounds at most: only rounding could take more.
@@ -36,9 +35,13 @@ _PLACES, _ROUNDS = 16, 120
 # The share of the witnesses on each side of a guess that tell how far to look, and how many times
 # the last error of a guess. Without a last one: how many times its standard error.
 _NEAR, _ERRORS, _DEVIATIONS = 0.002, 4.0, 3.0
+# Units of the price up to which the rows below a bracket are settled, with the KL divergence.
+_REACH = 3.9
+# Losses are those of before where the threshold moved by less than this share of their deviation.
+_ALIKE = 0.02
 
 
-class RemoteOracle(SearchOracle):
+class RemoteOracle(TiltSearch):
     """The dual oracle of a set that a threshold decides, for a store whose rows are elsewhere.
 
     Parameters
@@ -53,6 +56,7 @@ class RemoteOracle(SearchOracle):
         super().__init__(rows, uncertainty, divergence)
         self.memory |= dict.fromkeys(("error", "searched"), math.nan)
         self._last: tuple[Spec, Place] | None = None
+        self._soft = (math.nan, math.nan, math.nan)  # greatest loss, price and total
 
     # ------------------------------------------------------------------------------ guesses
 
@@ -79,6 +83,20 @@ class RemoteOracle(SearchOracle):
         found = None if spec is None else self._bracket(spec, u)
         return None if spec is None or found is None else (spec, found[1])
 
+    def question(self, u: RowVector, c: float) -> tuple[Any, tuple[Any, ...], Any] | None:
+        """What `weights` will ask all parts first."""
+        found = self.expected(u, c)
+        if found is not None:
+            spec, bracket = found
+            return looks.look, (u, spec, *self._first(spec, u, bracket), self.rows.limit), {}
+        if not self.is_free or self.divergence.is_chi2:
+            return None
+        c = price(float(c))
+        if not self.is_ball:
+            return (looks.top, (u, c), {}) if self.cap == math.inf else None
+        tried = self._thetas(u, c)
+        return None if tried is None else (looks.tilts, (u, *tried), {})
+
     def _bracket(self, spec: Spec, u: RowVector) -> tuple[float, tuple[Place, Place], float] | None:
         """The guess, a bracket around it, and the threshold of the witnesses."""
         shadow, witness = self.rows.shadow(u), self.rows.witness
@@ -90,30 +108,36 @@ class RemoteOracle(SearchOracle):
         tau = found.threshold
         if not math.isfinite(tau):
             return None
-        known = self.memory
-        moved = known["anchor"] + (tau - known["sampled"])
         away = np.abs(shadow - tau)
         if spec.kind == CHI2 and spec.bound < math.inf:
             away = np.minimum(away, np.abs(shadow - (tau + spec.c * spec.bound)))
         rank = min(int(_NEAR * away.size) + 2, away.size - 1)
         width = float(np.partition(away, rank)[rank])
-        if math.isfinite(moved) and known["searched"] == spec.c:
-            guess, error = moved, known["error"]
-            width = max(width, _ERRORS * error) if math.isfinite(error) else width
-        else:
-            guess = tau
-            rows = spec.rows(shadow, p)
-            rows.unit = 1.0 / shadow.size if p is None else 1.0
-            weights = np.full(shadow.size, 1.0 / shadow.size) if p is None else p
-            some = slice(None, None, max(1, shadow.size // 512))
-            share = weights[some] / weights[some].sum()
-            low, high = rows.starts(shadow[some], share, float(shadow.max()))
-            # Of so many more rows than these the error is less.
-            less = math.sqrt(share.size / shadow.size)
-            width = max(width, _DEVIATIONS * less * abs(high - low))
+        known, guess, strange = self.memory, tau, 1.0
+        if known["searched"] == spec.c and math.isfinite(known["anchor"] + known["sampled"]):
+            # The witnesses err by what they erred by before, as far as these are those losses.
+            moved = abs(tau - known["sampled"]) / max(float(shadow.std()), 1e-300)
+            strange = min(moved, 1.0) if moved > _ALIKE else 0.0
+            guess += (1.0 - strange) * (known["anchor"] - known["sampled"])
+            if math.isfinite(known["error"]):
+                width = max(width, _ERRORS * known["error"])
+        if strange > 0.0:
+            width = max(width, strange * self._deviation(spec, shadow, p))
         if self.rows.n_witnesses >= self.rows.n_samples:
             width = max(1e-9 * abs(guess), 1e-300)
         return guess, (Place(guess - width), Place(guess + width)), tau
+
+    def _deviation(self, spec: Spec, shadow: np.ndarray, p: np.ndarray | None) -> float:
+        """How far the threshold of the witnesses is from that of all rows, at most."""
+        rows = spec.rows(shadow, p)
+        rows.unit = 1.0 / shadow.size if p is None else 1.0
+        weights = np.full(shadow.size, 1.0 / shadow.size) if p is None else p
+        some = slice(None, None, max(1, shadow.size // 512))
+        share = weights[some] / weights[some].sum()
+        low, high = rows.starts(shadow[some], share, float(shadow.max()))
+        # Of so many more rows than these the error is less.
+        less = math.sqrt(share.size / shadow.size)
+        return _DEVIATIONS * less * abs(high - low)
 
     # ------------------------------------------------------------------------------ weights
 
@@ -133,7 +157,8 @@ class RemoteOracle(SearchOracle):
         if isinstance(open_rows, looks.BallRows):
             around = self._around(spec, u, found, open_rows)
         threshold = open_rows.weights(found, np.empty)[1]
-        q = rows.made(looks.weigh, u, spec, found, around)
+        bottom = spec.bottom(threshold, found.ref, found.ref - spec.c * found.x)
+        q = rows.made(looks.weigh, u, spec, found, bottom, around)
         rows.relate(q, u)
         self._last = spec, found
         self._learn(spec, threshold, guessed)
@@ -141,15 +166,15 @@ class RemoteOracle(SearchOracle):
 
     def _around(
         self, spec: Spec, u: RowVector, found: Place, open_rows: Any
-    ) -> tuple[float, ...] | None:
+    ) -> tuple[float, float, float] | None:
         """The sums that the weights of a ball on its boundary need."""
         price_binds = open_rows.price > 0.0 and found.a / open_rows.price <= open_rows.inside(found)
         if open_rows.top(found) or price_binds:
             return None
         told = self.rows.told(looks.spread_at, u, spec, found)
-        around = tuple(np.sum(told, axis=0).tolist())
-        open_rows.known_around = around
-        return around
+        e, f, out = np.sum(told, axis=0).tolist()
+        open_rows.known_around = e, f, out
+        return e, f, out
 
     def _learn(self, spec: Spec, threshold: float, guessed: Any) -> None:
         """For the next guess."""
@@ -166,9 +191,9 @@ class RemoteOracle(SearchOracle):
         """The threshold with its sums, and the rows that decided it."""
         rows = self.rows
         low = high = None
-        places: list[Place] = []
+        places, bracket = self._first(spec, u, bracket)
         for _ in range(_ROUNDS):
-            told: list[Look] = rows.told(looks.look, u, spec, tuple(places), bracket, rows.limit)
+            told: list[Look] = rows.told(looks.look, u, spec, places, bracket, rows.limit)
             least, most = min(each.least for each in told), max(each.most for each in told)
             if not all(math.isfinite(each.least) for each in told):
                 return None, None
@@ -187,8 +212,10 @@ class RemoteOracle(SearchOracle):
                 inside, low, high = self._inside(found, bracket, low, high)
                 if inside is not None:
                     return inside, found
-            bracket = low, high
-            places = self._places(spec, u, low, high)
+            certain = low.known and high.known and bracket != (low, high)
+            bracket, places = (low, high), ()
+            if not (certain and self._are_few(spec, u, low, high)):
+                places = tuple(self._places(spec, u, low, high))
         raise ArithmeticError("no threshold was found; please report this.")  # pragma: no cover
 
     def _inside(
@@ -209,6 +236,36 @@ class RemoteOracle(SearchOracle):
         with np.errstate(all="ignore"):
             return _find(rows, first, last, [middle])[0], low, high
 
+    def _are_few(self, spec: Spec, u: RowVector, low: Place, high: Place) -> bool:
+        """Whether the rows between two thresholds will come, as far as the witnesses tell."""
+        shadow = self.rows.shadow(u)
+        # Rows below a bracket of many units weigh all too differently at its ends.
+        if shadow is None or (spec.kind == KL and high.ref - low.ref > _REACH * spec.c):
+            return False
+        above = spec.c * spec.bound if spec.kind == CHI2 and spec.bound < math.inf else 0.0
+        open_ = (shadow >= low.ref) & (shadow < high.ref)
+        open_ |= (shadow >= low.ref + above) & (shadow < high.ref + above)
+        share = (np.count_nonzero(open_) + 1) / shadow.size
+        return 2.0 * share * self.rows.n_samples < self.rows.limit * len(self.rows.parts)
+
+    def _first(
+        self, spec: Spec, u: RowVector, bracket: tuple[Place, Place] | None
+    ) -> tuple[tuple[Place, ...], tuple[Place, Place] | None]:
+        """What the first round asks for: a bracket, and thresholds within where that is too wide.
+
+        The rows about the guess come nevertheless: often they will do.
+        """
+        if bracket is None or self._are_few(spec, u, *bracket):
+            return (), bracket
+        low, high = (place.ref for place in bracket)
+        middle, count = 0.5 * (low + high), _PLACES // 2
+        if spec.kind == KL:
+            count = min(math.ceil((high - low) / (_REACH * spec.c)) + 1, count)
+        narrow = 0.5 * (high - low) / (count - 1)
+        narrow = min(narrow, 0.5 * _REACH * spec.c) if spec.kind == KL else narrow
+        places = tuple(map(Place, np.linspace(low, high, count).tolist()))
+        return places, (Place(middle - narrow), Place(middle + narrow))
+
     def _places(self, spec: Spec, u: RowVector, low: Place, high: Place) -> list[Place]:
         """Thresholds between two others: evenly spaced ones, those of witnesses, and the middle of
         all floats in between, so that it ends whatever the losses are."""
@@ -227,15 +284,20 @@ class RemoteOracle(SearchOracle):
 
     def _without_threshold(self, u: RowVector, c: float) -> tuple[RowVector, float]:
         """The whole simplex, and KL balls."""
-        effective = c
+        effective, tilted = c, None
         if self.is_ball:
-            losses = _RemoteLosses(self.rows, u, float(self.uncertainty.radius))
-            theta = self.memory["threshold"]
-            effective = price_in_ball(losses, c, float(self.uncertainty.radius), theta)
+            tilted = self._tilted(u, c)
+            if tilted is not None:
+                effective = 1.0 / tilted.theta
+            else:
+                losses = RemoteLosses(self.rows, u, float(self.uncertainty.radius))
+                theta = self.memory["threshold"]
+                effective = price_in_ball(losses, c, float(self.uncertainty.radius), theta)
             if effective > c:
                 self.memory["threshold"] = 1.0 / effective
-        greatest, total = self._top(u, effective)
-        q = self.rows.made(looks.soft, u, greatest, effective, total)
+        greatest, total = self._top(u, effective) if tilted is None else (tilted.top, tilted.total)
+        self._soft = greatest, effective, total
+        q = self.rows.made(looks.soft, u, *self._soft)
         self.rows.relate(q, u)
         if not self.is_ball:
             tau = greatest + effective * math.log(total) if effective > 0 else greatest
@@ -259,11 +321,7 @@ class RemoteOracle(SearchOracle):
             return q, rows.made(_mirror, q, self.divergence)
         if self._last is not None:
             return q, rows.made(looks.log_ratio, u, *self._last)
-        return q, rows.made(looks.log_soft, u, *self._topped(u, effective))
-
-    def _topped(self, u: RowVector, c: float) -> tuple[float, float, float]:
-        greatest, total = self._top(u, c)
-        return greatest, c, total
+        return q, rows.made(looks.log_soft, u, *self._soft)
 
 
 def _mirror(part: Any, q: np.ndarray, divergence: Any) -> np.ndarray:
@@ -275,28 +333,6 @@ def _tighter(model: Rows, low: Place, high: Place, there: Place) -> tuple[Place,
     if model.total(there) >= 1.0:
         return (there, high) if there.ref >= low.ref else (low, high)
     return (low, there) if there.ref <= high.ref else (low, high)
-
-
-class _RemoteLosses(Tilt):
-    """Those of rows elsewhere, by rounds over the parts."""
-
-    def __init__(self, rows: Any, u: RowVector, radius: float) -> None:
-        self.rows, self.u, self.is_small = rows, u, radius < self.SMALL
-        shadow = rows.shadow(u)
-        about = 0.0 if shadow is None else float(np.dot(rows.witness.p, shadow))
-        greatest, mass, first = zip(*rows.told(looks.middle, u, about))
-        self.top = max(greatest)
-        self.centre = about + sum(first) / sum(mass)
-        self.offset, square = np.sum(rows.told(looks.apart, u, self.centre), axis=0).tolist()
-        self.variance = max(square - self.offset**2, 0.0)
-
-    def tied(self) -> float:
-        return float(sum(self.rows.told(looks.tied, self.u, self.top)))
-
-    def sums(self, theta: float, near: bool) -> Sequence[float]:
-        about = (self.centre, self.offset) if near else (self.top, 0.0)
-        told = self.rows.told(looks.tilt_sums, self.u, *about, theta, near)
-        return np.sum(told, axis=0).tolist()
 
 
 class WholeVectorOracle(AtomOracle):

@@ -69,7 +69,7 @@ class Tilt:
         return spent, max(second / mass - mean * mean, 0.0)
 
 
-class _Losses(Tilt):
+class Losses(Tilt):
     """The losses of rows in parts."""
 
     def __init__(self, parts: Sequence[Part], radius: float) -> None:
@@ -125,7 +125,7 @@ def kl_ball(
     theta : float
         Where to start, or NaN.
     """
-    effective = price_in_ball(_Losses(parts, radius), c, radius, theta)
+    effective = price_in_ball(Losses(parts, radius), c, radius, theta)
     kind = KL if effective > 0.0 else VERTEX
     return Tilted(search_parts(kind, parts, effective, math.inf, None, room).q, effective)
 

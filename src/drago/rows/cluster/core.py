@@ -31,7 +31,7 @@ _WITNESSES = 1 << 13
 # Sums that are remembered.
 _REMEMBERED = 256
 # Operations that make two vectors.
-_PAIRS = {"apply", "responding", "balanced"}
+_PAIRS = {"apply", "responding", "balanced", work.balanced}
 # Operations on vectors alone that cost less than to keep what they make.
 _LIGHT = {
     "scaled", "mix", "relative", "shift", "by_class", "curvature", "of_groups", "weighted", "apply",
@@ -146,7 +146,7 @@ class RemoteRows(PartedRows):
         nodes = nodes_of(call, shadows)
         if name == "apply":
             nodes[0].relate(slopes=nodes[1], loss=arguments[0], raw=arguments[1])
-        elif name == "balanced":
+        elif name in ("balanced", work.balanced):
             nodes[1].relate(slopes=nodes[0])
         elif name == "add":
             nodes[0].relate(step=arguments[1])
@@ -192,6 +192,15 @@ class RemoteRows(PartedRows):
                 self._memo.popitem(last=False)
         return [self._memo[key][0] for key in keys]
 
+    def _note(self, sum_: Sum, told: list[Any]) -> None:
+        """Remember a sum of each part that another one has told as well."""
+        self._memo[self._key(sum_)] = told, []
+
+    def _known(self, sum_: Sum) -> list[Any] | None:
+        """A sum of each part, where it is remembered."""
+        found = self._memo.get(self._key(sum_))
+        return None if found is None else found[0]
+
     @staticmethod
     def _key(wanted: Sum) -> Any:
         name, arguments, settings = wanted
@@ -224,6 +233,13 @@ class RemoteRows(PartedRows):
                 raise NonFiniteLossError(f"in part {k} of {len(found)}, {each.message}")
         return found
 
+    def _keep(self, node: Node) -> list[Node]:
+        """Have the next round leave a vector on the workers that others would make anew."""
+        if node.call is None:
+            return []
+        node.call.is_light = False
+        return [node]
+
     def held(self, node: Node) -> tuple[Group, int]:
         """Where a vector is on the workers: it is made if it is not yet, light or not."""
         if node.group is None:
@@ -246,8 +262,10 @@ class RemoteRows(PartedRows):
     def _pieces(self, some: list[tuple[int, Index]]) -> list[tuple[Any, ...]]:
         by_part = dict(some)
         none = np.empty(0, dtype=np.int64)
-        index = PerPart([by_part.get(k, none) for k in self.parts])
-        return [each for each in self._each(work.pieces, (index,), {}) if each is not None]
+        wanted: Sum = work.pieces, (PerPart([by_part.get(k, none) for k in self.parts]),), {}
+        found = self._ask([wanted])[0]
+        del self._memo[self._key(wanted)]  # they are large
+        return [each for each in found if each is not None]
 
     def _local(self, index: Index) -> list[tuple[int, Index]]:
         return [(k, some) for k, some in enumerate(self._some(index).values) if some.size]

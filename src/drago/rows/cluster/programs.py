@@ -8,7 +8,9 @@ bits.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -174,7 +176,11 @@ def held_by(group: Any, index: int) -> Any:
 
 
 _LOCK = threading.Lock()
-_STATE: dict[str, Any] = {"tasks": 0, "limits": None}
+_STATE: dict[str, Any] = {"tasks": 0, "limits": None, "reuses": False}
+# Parameters of glibc's malloc: what is free at the end of the heap and goes back to the system, and
+# what comes from there directly. And how many bytes of each suit vectors of a part.
+_TRIM, _MMAP = -1, -3
+_SPARE, _LARGE = 1 << 26, 1 << 25
 
 
 @contextmanager
@@ -187,6 +193,9 @@ def one_thread() -> Iterator[None]:
         _STATE["tasks"] += 1
         if _STATE["tasks"] == 1:
             _STATE["limits"] = _limit_blas()
+        if "MALLOC_TRIM_THRESHOLD_" in os.environ and not _STATE["reuses"]:
+            _STATE["reuses"] = True
+            _reuse_memory()
     try:
         with limited(1):
             yield
@@ -196,6 +205,20 @@ def one_thread() -> Iterator[None]:
             if _STATE["tasks"] == 0 and _STATE["limits"] is not None:
                 _STATE["limits"].restore_original_limits()
                 _STATE["limits"] = None
+
+
+def _reuse_memory() -> None:
+    """Let vectors take the memory of those before them.
+
+    Dask starts workers with a setting that has glibc return every freed vector to the system. To
+    fetch it back, page by page, takes as long as to compute many a vector.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # pragma: no cover
+        return  # another system
+    mallopt(_TRIM, _SPARE)
+    mallopt(_MMAP, _LARGE)
 
 
 _CONTROLLERS: list[Any] = []

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from drago._validation import check_vector
+from drago.intercept import best_intercept
 from drago.oracles.atoms import AtomOracle
 from drago.oracles.rounds import looks
 from drago.oracles.rounds.remote import (
@@ -45,7 +46,9 @@ from drago.rows.parts import _sum
 # the bytes of X.
 _FETCHED, _FETCHED_OF_PART, _FETCHED_SHARE = 1 << 20, 1 << 11, 0.004
 # Bytes, and a share of the rows, that a problem on a part of the rows may take on the driver.
-_TAKEN, _TAKEN_SHARE = 1 << 26, 0.01
+_TAKEN, _TAKEN_SHARE = 1 << 24, 0.02
+# Witnesses are so many times as many as those that tell how far off they are.
+_FEWER = 16
 # Levels at which rows of greater weight are counted, half as great from one to the next but one.
 _LEVELS = 48
 
@@ -74,6 +77,7 @@ class DaskRows(RemoteRows):
         most = min(_TAKEN // row, int(_TAKEN_SHARE * self.n_samples))
         self.most_part = max(self.least_part, most)
         self._expecting: tuple[Any, float] = (lambda: None), 0.0
+        self._taken: tuple[Index, RowStore] | None = None
         self.p, self.y = attribute("p"), attribute("y")
         self.groups = attribute("groups") if facts["has_groups"] else None
         self.baseline = attribute("baseline") if facts["has_baseline"] else None
@@ -114,14 +118,14 @@ class DaskRows(RemoteRows):
         losses.relate(slopes=slopes, loss=loss, raw=own, is_visit=True)
         if raw is not None:
             losses.relate(step=raw.kin("step"))
-        wanted: list[Sum] = [("extremes", (losses,), {})]
-        expected = None
-        if oracle is not None and hasattr(oracle, "expected"):
-            expected = oracle.expected(losses, nu)
-        if expected is not None:
-            spec, bracket = expected
-            wanted.append((looks.look, (losses, spec, (), bracket, self.limit), {}))
-        self._ask(wanted, [own, losses, slopes, seen] if guess.kind else [own, losses, slopes])
+        ends: Sum = ("extremes", (losses,), {})
+        question = None
+        if oracle is not None and hasattr(oracle, "question"):
+            question = oracle.question(losses, nu)
+        made = [own, losses, slopes, seen] if guess.kind else [own, losses, slopes]
+        (told,) = self._ask([question or ends], made)
+        if question is not None and question[0] is looks.look:
+            self._note(ends, [(each.least, each.most) for each in told])
         return Evaluation(w, b, own, losses, slopes), seen
 
     def _witness_evaluation(self, loss: Any, w: Any, b: Any, raw: Any) -> list[Any]:
@@ -197,6 +201,12 @@ class DaskRows(RemoteRows):
         """A Dask array: its entries stay on the workers."""
         return work.as_dask_array(self, values)
 
+    def take(self, index: Index) -> RowStore:
+        """The last ones stay here, for the next solve."""
+        if self._taken is None or not np.array_equal(self._taken[0], index):
+            self._taken = index, super().take(index)
+        return self._taken[1]
+
     def content(self) -> tuple[Any, ...]:
         told = self._each(work.fingerprint, (), {})
         return np.array(self.layout.sizes), np.concatenate(told)
@@ -250,16 +260,19 @@ class DaskRows(RemoteRows):
             return float(self.whole(violation_of_all_rows, q, uncertainty, count=0, tells=True)[-1])
         if uncertainty.needs_groups:
             return super().violation(uncertainty, q)
-        wanted: list[Sum] = [(work.lacking, (q,), {}), ("total", (q,), {}), ("count", (q,), {})]
-        if uncertainty.tail_share is not None:
-            wanted.append(("excess", (q, 1.0 / uncertainty.tail_share), {}))
+        cap = math.inf if uncertainty.tail_share is None else 1.0 / uncertainty.tail_share
+        wanted: list[Sum] = [(work.limits, (q, cap), {})]
         losses = q.kin("of")
         raw = None if losses is None else losses.kin("raw")
         loss: Any = None if losses is None else losses.kin("loss")
         if raw is not None and loss.has_conjugate and not loss.has_class_hessian:
-            wanted.append(("balance_sums", (loss, raw, q, None), {}))
-        lacking = _sum(self._ask(wanted)[0])
-        return max(0.0, abs(self.total(q) - 1.0), lacking, self._excess(uncertainty, q))
+            wanted.append((work.balance_sums, (loss, raw, q, None), {}))
+        # What comes next needs the weights again and again.
+        lacking, total, count, excess = map(list, zip(*self._ask(wanted, self._keep(q))[0]))
+        self._note(("total", (q,), {}), total)
+        self._note(("count", (q,), {}), count)
+        self._note(("excess", (q, cap), {}), excess)
+        return max(0.0, abs(self.total(q) - 1.0), sum(lacking), self._excess(uncertainty, q))
 
     def extremes(self, values: RowVector) -> tuple[float, float]:
         if values is self.p and self.is_uniform:
@@ -272,13 +285,43 @@ class DaskRows(RemoteRows):
         if not loss.has_conjugate:
             return None
         masses = self.class_masses(q, n_outputs) if loss.has_class_hessian else None
-        sums = self.balance_sums(loss, raw, q, masses)
-        alpha, young = self.balanced(loss, raw, q, sums, masses)
+        sums = _sum(self._each(work.balance_sums, (loss, raw, q, masses), {}))
+        alpha, young = self._mapped(work.balanced, (loss, raw, q, sums, masses), {})
         self._ask([("dot", (q, young), {}), ("gradient", (alpha, q), {})])
         return alpha, self.dot(q, young)
 
+    def likely_intercept(self, problem: Any, raw: RowVector) -> tuple[float, float] | None:
+        """About that of the witnesses: from fewer of them it would be so much farther away."""
+        some = self.shadow(raw)
+        if some is None or raw.name or problem.n_outputs > 1:
+            return None
+        found = []
+        for step in (1, _FEWER):
+            index = np.arange(0, self.n_witnesses, step)
+            part = problem._replace(rows=self.witness.take(index))
+            found.append(float(best_intercept(part, some[index])[0]))
+        # The error of so many times as many rows is less by the root.
+        width = max(2.0 * abs(found[1] - found[0]) / math.sqrt(_FEWER), 1e-6 * abs(found[0]))
+        return found[0] - width, found[0] + width
+
+    def curvature(self, loss: Any, raw: RowVector, q: RowVector) -> RowVector:
+        """One vector for as long as the weights are there."""
+        if loss.is_quadratic:
+            return q
+        known = q.kin("curvature")
+        if known is None or known[0] is not loss or known[1] != raw.serial:
+            node = self._mapped("curvature", (loss, raw, q), {})
+            node.relate(within=q)
+            known = loss, raw.serial, node
+            q.relate(curvature=known)
+        return known[2]
+
     def heaviest(self, weight: RowVector, size: int) -> RowVector:
         """As many of each part as it has above a level; of those about there, some of each."""
+        within = weight.kin("within")
+        count = self._known(("count", (weight if within is None else within,), {}))
+        if count is not None and sum(count) <= size:
+            return self._mapped(work.positive, (weight,), {})
         known = weight.shadow is not None and weight.shadow.max() > 0
         top = 4.0 * float(weight.shadow.max()) if known else self.greatest(weight)
         levels = top * 0.5 ** (0.5 * np.arange(_LEVELS))

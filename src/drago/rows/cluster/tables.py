@@ -190,16 +190,8 @@ class RemoteTables(Tables):
     # ----------------------------------------------------------------------------- the start
 
     def fill(self, start: Evaluation, q: RowVector | str) -> tuple[Small, Small]:
-        rows, problem = self.rows, self.problem
-        mirror = None
-        if isinstance(q, str) and q == "nominal":
-            q = rows.p
-        elif isinstance(q, str):
-            q, mirror = self.oracle.with_mirror(start.losses, problem.nu)
-            if problem.nu == 0 and not problem.divergence.is_chi2:
-                # A vertex has no mirror coordinate to start from.
-                q, mirror = rows.mix(q, rows.p, 0.5), None
-        tables = self._made(weighted, self._made(filled, start), q, mirror)
+        weights = self._first_weights(start, q)
+        tables = self._made(weighted, self._made(filled, start), *weights)
         self._tables, found = self._made(first_gradient, tables, start, count=2)
         return self._told(found)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drago.files.blocks import checksum
+from drago.oracles.rounds.rows import few
 from drago.rows.array_curvature import Chosen
 from drago.rows.array_visits import Guess
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, Vector
@@ -58,6 +59,38 @@ def steepest_of(part: ArrayPart, dlosses: Matrix, index: Index, lengths: Vector)
     return part.steepest_of(dlosses, index, lengths) if index.size else -np.inf
 
 
+# --------------------------------------------------------------------------- the intercept
+
+
+def balance_sums(part: ArrayPart, loss: Any, raw: Matrix, q: Vector, masses: Any) -> Vector:
+    """`ArrayPart.balance_sums`; rows without weight would take most of the time."""
+    index = _weighty(loss, q)
+    if index is None:
+        return part.balance_sums(loss, raw, q, masses)
+    return loss.balance_sums(part.y[index], raw[index], q[index], masses)
+
+
+def balanced(
+    part: ArrayPart, loss: Any, raw: Matrix, q: Vector, sums: Vector, masses: Any
+) -> tuple[Matrix, Vector]:
+    """`ArrayPart.balanced`, likewise: 0 on rows without weight, where nobody looks."""
+    index = _weighty(loss, q)
+    if index is None:
+        return part.balanced(loss, raw, q, sums, masses)
+    alpha, young = np.zeros(raw.shape), np.zeros(q.size)
+    found = loss.balance_with(part.y[index], raw[index], q[index], sums, masses)
+    alpha[index], young[index] = found
+    return alpha, young
+
+
+def _weighty(loss: Any, q: Vector) -> Index | None:
+    """The rows of weight, where they are few and each has several outputs."""
+    if not loss.has_class_hessian:
+        return None
+    index = np.flatnonzero(q)
+    return index if 0 < 2 * index.size <= q.size else None
+
+
 # ------------------------------------------------------------------------------ selections
 
 
@@ -69,9 +102,23 @@ def counts_above(part: ArrayPart, weight: Vector, levels: Vector) -> Index:
     return (weight.size - np.cumsum(below)[:-1])[::-1]
 
 
-def lacking(part: ArrayPart, q: Vector) -> float:
-    """What negative weights lack to 0."""
-    return float(np.maximum(-q, 0.0).sum())
+def limits(part: ArrayPart, q: Vector, cap: float) -> tuple[float, float, int, float]:
+    """Weights by their limits: what they lack to 0, their sum, how many are more, and the excess.
+
+    The excess is what they have beyond ``cap p_i``.
+    """
+    out = np.zeros(4)
+    for some, p in few([(q, part.p)]):
+        assert p is not None
+        out[:3] += -np.minimum(some, 0.0).sum(), some.sum(), np.count_nonzero(some > 0.0)
+        if cap < np.inf:
+            out[3] += np.maximum(some - cap * p, 0.0).sum()
+    return float(out[0]), float(out[1]), int(out[2]), float(out[3])
+
+
+def positive(part: ArrayPart, weight: Vector) -> Chosen:
+    """The rows of any weight."""
+    return Chosen(np.flatnonzero(weight > 0.0))
 
 
 def heaviest(part: ArrayPart, weight: Vector, count: int) -> Chosen:

@@ -50,6 +50,8 @@ class Tables:
         Rows that exact gradients have visited, and visits made again to save memory.
     """
 
+    rows: Any
+    problem: Any
     kind: str
     count: int
     sizes: list[int]
@@ -92,6 +94,19 @@ class Tables:
         `q` are the weights, "nominal", or "exact" for those at the point.
         """
         raise NotImplementedError
+
+    def _first_weights(self, start: Evaluation, q: RowVector | str) -> tuple[RowVector, RowVector]:
+        """The weights that `fill` is given, and their mirror coordinate where it is known."""
+        rows, problem = self.rows, self.problem
+        if not isinstance(q, str):
+            return q, None
+        if q == "nominal":
+            return rows.p, None
+        q, mirror = self.oracle.with_mirror(start.losses, problem.nu)
+        if problem.nu == 0 and not problem.divergence.is_chi2:
+            # A vertex has no mirror coordinate to start from.
+            return rows.mix(q, rows.p, 0.5), None
+        return q, mirror
 
     # ------------------------------------------------------------------------- the iteration
 

@@ -37,19 +37,10 @@ class PartTables(Tables):
     # ----------------------------------------------------------------------------- the start
 
     def fill(self, start: Evaluation, q: RowVector | str) -> tuple[Small, Small]:
-        rows, problem = self.rows, self.problem
-        starts = rows.split(start)
+        starts = self.rows.split(start)
         for part, here in zip(self.parts, starts):
             part.take(here)
-        mirror = None
-        if isinstance(q, str) and q == "nominal":
-            q = rows.p
-        elif isinstance(q, str):
-            q, mirror = self.oracle.with_mirror(start.losses, problem.nu)
-            if problem.nu == 0 and not problem.divergence.is_chi2:
-                # A vertex has no mirror coordinate to start from.
-                q, mirror = rows.mix(q, rows.p, 0.5), None
-        self._set_weights(q, mirror)
+        self._set_weights(*self._first_weights(start, q))
         return _sum([part.first_gradient(here) for part, here in zip(self.parts, starts)])
 
     def _set_weights(self, q: RowVector, mirror: RowVector | None) -> None:
