@@ -343,6 +343,19 @@ class ClassDescent {
         return finish(t);
     }
 
+    // The curvature of the weighted losses here along the raw predictions of a step.
+    double bend_along() const {
+        double total = 0.0;
+        for (Index i = 0; i < n; ++i) {
+            if (here.q[i] == 0.0) continue;
+            const double *s = here.slopes.row(i), *m = draw + i * k, own = m[of.y[i]];
+            double mean = own, square = own * own;
+            for (Index c = 0; c < k; ++c) mean += s[c] * m[c], square += s[c] * m[c] * m[c];
+            total += here.q[i] * (square - mean * mean);
+        }
+        return std::max(total, 0.0);
+    }
+
     void move(double t, Index first, Index end) {
         const Index size = end - first, entry = first * k;
         softmax_rows<true>({of.y.data + first, size}, here.raw.data + entry, draw + entry, t, k,
@@ -405,8 +418,16 @@ class ClassDescent {
         bool has_high = false, has_best = false;
         std::vector<double> widths;
         double t = 1.0;
+        // The first step, before pairs tell a scale: features that are not independent bend it more
+        // than their mean squares say, and one that is too long leads far astray.
+        const bool is_measured = memory.count == 0 && !by_newton && of.basis.empty();
+        if (is_measured) {
+            product(dx).rows(of.X, 0, n, draw);
+            t = std::min(1.0, -falling / (bend_along() + of.mu * ridge[2]));
+        }
         for (int trial = 0; trial < search_trials; ++trial) {
-            const Along at = trial == 0 ? draw_and_evaluate(t) : evaluate(t);
+            const bool has_draw = trial > 0 || is_measured;
+            const Along at = has_draw ? evaluate(t) : draw_and_evaluate(t);
             const bool fallen = at.value <= value + wolfe_fall * t * falling;
             if (fallen || (at.value <= level && at.slope <= -0.8 * falling)) {
                 if (std::abs(at.slope) <= -wolfe_flat * falling) {

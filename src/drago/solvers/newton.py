@@ -167,7 +167,8 @@ class _NewtonRun:
         self.mirror, self.base = problem.rows.scaled(self.q, 0.0), 0.0
         self.refreshed = 0
         self.level = np.inf  # L(w, q) at the end of the last stage
-        self.stage_of = _CompiledStage if _CompiledStage.is_for(problem) else _Stage
+        self.has_compiled_twin = _CompiledStage.is_for(problem)
+        self.stage_of = _CompiledStage if self.has_compiled_twin else _Stage
         # A start that was given may be the answer already; its gap decides on the first c.
         value = problem.primal(self.ev.w, self.ev.losses, self.q)
         self._observe(np.inf, value, milestone=loop.was_given_a_start)
@@ -304,8 +305,8 @@ class _Stage:
                         run.ev, self.seen = trial, (trial, weights, there)
                         return -0.5 * slope
                 # Half of a step is mostly enough; if not, or if a trial waits for its value as on a
-                # device, it shall tell more than yes or no.
-                halve = turn == 0 and problem.rows.is_on_host
+                # device, it shall tell more than yes or no. Compiled trials cost next to nothing.
+                halve = problem.rows.is_on_host and (turn == 0 or run.has_compiled_twin)
                 length *= 0.5 if halve else _shorter(there - value, length * slope)
                 if -length * slope <= 0.1 * rounding:
                     break
