@@ -51,7 +51,8 @@ class Page(HTMLParser):
 
     def numbers(self):
         """Numbers as they are shown."""
-        return re.findall(r"[−+]?\d[\d\u202f]*(?:\.\d+)?(?:e[−+]?\d+)?", self.text)
+        said = " ".join(self.words)  # with the thin spaces between thousands
+        return re.findall(r"[−+]?\d[\d\u202f]*(?:\.\d+)?(?:e[−+]?\d+)?", said)
 
 
 def check(text):

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import drago
-from drago.advice.audit import _recommended
+from drago.advice.audit import _recommended, _tell_how_far
 from drago.advice.table import METRICS, Judged, calibration_error, side_by_side
 from drago.advice.verdict import verdict_of
 from drago.scorers import row_losses, tail_mean
@@ -205,8 +205,8 @@ def test_any_models_side_by_side():
     assert found.reference == "logistic" and found.n_rows == 200
     assert np.isfinite(found.table["calibration"]).all()
     text = str(found)
-    assert "picked on one part of the rows" in text and "worst 10%, excess" in text
-    assert "worst group" in text and "95% intervals" in text and "trees" in text
+    assert "picked on one part of the rows" in text and "worst tenth's excess" in text
+    assert "worst group's loss" in text and "95% interval" in text and "trees" in text
     line = found.line("robust")
     robust = next(each for each in text.splitlines() if each.startswith("robust"))
     assert f"[{line['mean_loss_low']:+.3f}, {line['mean_loss_high']:+.3f}]" in robust
@@ -284,10 +284,18 @@ def test_an_audit_says_what_helps(audited):
     assert own["worst_group_excess_high"] < 0
     assert audited.verdict[0].startswith("The mean fit serves 'rare' worst: a loss of ")
     assert audited.verdict[2] == "What would help:"
-    assert any("features of their own for each group" in line for line in audited.verdict[3:])
+    assert any(
+        line.startswith("- mean fit + group interactions (it needs the group of every new row): ")
+        for line in audited.verdict[3:]
+    )
     text = str(audited)
+    for name, what in audited.methods.items():
+        assert f"\n{name}: {what}\n" in text
     assert "model = make_pipeline(prepare," in text and audited.recommended in text
-    assert audited.notes == ["'kind' is the group, and no feature of these models."]
+    assert audited.notes == [
+        "'kind' is the group, and no feature of these models.",
+        "Judged in 1 pass of 5-fold cross-validation.",
+    ]
 
 
 def test_the_recommended_model_is_fitted_and_takes_new_rows(audited):
@@ -303,7 +311,11 @@ def test_classes_without_groups(capsys):
     labels = np.where(y > 0, "up", "down")
     found = drago.audit(table[["a", "b", "c"]].to_numpy(), labels, time_budget=0.0)
     assert found.comparison.models[-1] == "boosted trees" and len(found.comparison.models) == 4
-    assert "Tentative: judged on 1 of 5 folds" in found.notes[0]
+    assert found.notes == [
+        "The audit stopped early, after 1 of 5 folds, because its time was up (time_budget=0 "
+        "seconds): what it says is about part of the rows, and tentative. To judge all rows, give "
+        "it more time_budget."
+    ]
     assert set(found.model.predict(table[["a", "b", "c"]].to_numpy())) <= {"up", "down"}
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("audit: classification, 300 rows, 4 methods")
@@ -335,8 +347,8 @@ def test_repeated_folds_judge_every_row_again():
     found = drago.audit(
         table[["a", "b"]], y, groups=table["kind"], n_repeats=2, time_budget=600, verbose=0
     )
-    assert found.notes == ["2 repeats of 5-fold cross-validation."]
-    assert found.comparison.n_rows == 150 and found.comparison.losses.shape == (6, 300)
+    assert found.notes == ["Judged in 2 passes of 5-fold cross-validation."]
+    assert found.comparison.n_rows == 150 and found.comparison.judged.losses.shape == (6, 300)
     with pytest.raises(ValueError, match="n_repeats"):
         drago.audit(table[["a", "b"]], y, n_repeats=0)
 
@@ -393,7 +405,30 @@ def test_the_verdict(gain, error, words):
     assert words in lines[1]
     assert lines[2].startswith("Nothing else that was tried")
     assert lines[3].startswith("Use the mean fit")
-    assert ("more than 2%" in lines[3]) == (gain > 0 and error < 1)
+    assert ("must end below +2%" in lines[3]) == (gain > 0 and error < 1)
+    assert lines[3].count("What helps was not recommended") == (gain > 0 and error < 1)
+
+
+def test_why_what_helps_more_is_not_recommended():
+    found = comparison((0.1, 0.3, 0.2), (0.0, 0.0, 0.5), (0.01, 0.01, 0.01))
+    assert _recommended(found, True) == "robust fit"
+    last = verdict_of(found, "robust fit", True)[-1]
+    assert last.startswith("Use: robust fit. What helps more was not recommended, because it ")
+    best = comparison((0.1, 0.2, 0.3), (0.0, 0.0, 0.0), (0.01, 0.01, 0.01))
+    assert verdict_of(best, "boosted trees", True)[-1] == "Use: boosted trees."
+
+
+@pytest.mark.parametrize("done, wanted, said", [
+    (5, 1, "Judged in 1 pass of 5-fold cross-validation."),
+    (15, 3, "Judged in 3 passes of 5-fold cross-validation."),
+    (7, 3, "Judged in 1 pass of 5-fold cross-validation and 2 folds of the next one; 3 were "
+           "wanted, and it stopped because."),
+    (5, 2, "Judged in 1 pass of 5-fold cross-validation; 2 were wanted, and it stopped because."),
+])  # fmt: skip
+def test_how_far_an_audit_came(done, wanted, said):
+    notes = []
+    _tell_how_far(done, 5, wanted, "because", notes)
+    assert notes == [said]
 
 
 def test_the_group_with_the_largest_loss_is_called_the_worst():

@@ -42,8 +42,13 @@ def _somewhere_else(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    failed, _ = doctest.testmod(importlib.import_module(name))
-    assert failed == 0
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        pytest.skip("needs torch")
+    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize("name", ON_TORCH)

@@ -186,9 +186,18 @@ def require_target_scale(largest: float) -> None:
         )
 
 
+def _require_two_dimensions(X: Any) -> None:
+    if X.ndim != 2:
+        raise ValueError(
+            f"X must have two dimensions (rows, features), but has shape {X.shape}; "
+            "reshape a single feature with X.reshape(-1, 1)."
+        )
+
+
 def check_features(X: Any) -> Any:
     """Features as a float32/float64 array or CSR matrix, finite and with at least one row."""
     if hasattr(X, "tocsr") and hasattr(X, "nnz"):
+        _require_two_dimensions(X)
         X = X.tocsr()
         if X.dtype not in (np.float32, np.float64):
             if X.dtype.kind not in "biuf":
@@ -205,11 +214,7 @@ def check_features(X: Any) -> Any:
             X = X.astype(np.float64)
         if not (X.flags.c_contiguous or X.flags.f_contiguous):
             X = np.ascontiguousarray(X)
-    if X.ndim != 2:
-        raise ValueError(
-            f"X must have two dimensions (rows, features), but has shape {X.shape}; "
-            "reshape a single feature with X.reshape(-1, 1)."
-        )
+        _require_two_dimensions(X)
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"X must have at least one row and one feature, but has shape {X.shape}.")
     if isinstance(X, np.ndarray):

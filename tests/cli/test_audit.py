@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import drago
+from drago.advice.methods import ABOUT
 
 from .conftest import TABLES, call
 
@@ -38,9 +39,12 @@ def test_audits(drago_, pages, kind):
 def test_what_an_audit_prints(drago_, pages):
     done = audited("groups", "--report", "a.html", "--no-rows")
     assert done.code == 0, done.err
-    for words in ("mean fit", "robust fit", "Mean loss by group", "île", "Use ", "report: a.html"):
+    for words in ("mean fit", "robust fit", "Mean loss by group", "île", "Use", "report: a.html",
+                  "worst group's excess", "Excess: the loss of a row less", "What was tried",
+                  *ABOUT.values()):  # fmt: skip
         assert words in done.out
-    assert "audit: pass 1, fold 1" in done.err and "note: Tentative" in done.err
+    assert "audit: pass 1, fold 1" in done.err and "note: The audit stopped early" in done.err
+    assert "give it more --time-budget" in done.err
     assert pages[0]["rows"] is False
 
 

@@ -170,6 +170,52 @@ def test_other_rows_are_not_certified(drago_, five):
     assert done.code == 3 and "Not certified to 0.0001" in done.out
 
 
+def test_no_printed_bound_is_negative(drago_):
+    """Losses are at least 0, so a bound below 0 says nothing more than 0 does."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
+    frame["y"] = frame["a"] + 0.01 * rng.normal(size=60)
+    fitted(drago_, (frame, "y", []), "--uncertainty", "simplex", "--l2-reg", "1e-6")
+    (10 * frame).assign(y=-frame["y"]).to_csv("other.csv", index=False)
+    told = drago_("certify", "model.drago", "other.csv", "--json").json
+    assert told["dual"] < 0 and told["gap"] == pytest.approx(told["primal"] - told["dual"])
+    done = drago_("certify", "model.drago", "other.csv")
+    (line,) = [line for line in done.out.splitlines() if line.startswith("no model is below")]
+    assert line.split()[-1] == "0"
+
+
+@pytest.mark.parametrize("most", [50, 2])
+def test_words_that_were_not_there_in_the_fit(drago_, most):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=90), "town": ["Köln", "Łódź", "Ørsta"] * 30})
+    frame["town"] = np.where(np.arange(90) < 50, "Köln", frame["town"])
+    frame["y"] = frame["a"] + (frame["town"] == "Köln")
+    fitted(drago_, (frame, "y", []), "--max-categories", most)
+    done = drago_("predict", "model.drago", "data.csv", "--out", "p.csv")
+    assert done.code == 0 and "not there in the fit" not in done.err
+    frame.loc[3:5, "town"] = ["東京", None, "東京"]
+    frame.to_csv("new.csv", index=False)
+    done = drago_("predict", "model.drago", "new.csv", "--out", "q.csv")
+    assert done.code == 0
+    said = "column 'town': 3 rows have a word that was not there in the fit, such as '東京'; "
+    what = "the column adds nothing to their predictions."
+    if most == 2:
+        what = "they are predicted as rows with one of the rarest words of the fit."
+    assert said + what in done.err.replace("\n", "")
+    # What is said is what happens.
+    model = drago.load("model.drago")
+    X = frame.loc[3:5, ["a", "town"]]
+    found = pd.read_csv("q.csv")["prediction"][3:6].to_numpy()
+    if most == 2:
+        np.testing.assert_allclose(found, model.predict(X.assign(town="Łódź")))
+    else:
+        names = model[:-1].get_feature_names_out()
+        coef = model[-1].coef_[[name.startswith("numbers__") for name in names]]
+        numbers = model[:-1].named_steps["prepare"].named_transformers_["numbers"]
+        only = numbers.transform(X[["a"]]) @ coef + model[-1].intercept_
+        np.testing.assert_allclose(found, only)
+
+
 def test_choosing_by_cross_validation(drago_):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(80, 2)), columns=["a", "b"])

@@ -69,6 +69,8 @@ def test_scikit_learn_checks_of_other_settings(estimator, check):
     check(estimator)
 
 
+# Their data have 4 rows of a class in scikit-learn 1.6, and LogisticRegressionCV warns as well.
+@pytest.mark.filterwarnings("ignore:The least populated class in y has only 4")
 @checks(TREES, keep=7)
 def test_scikit_learn_checks_with_trees(estimator, check, request):
     if check.func.__name__.startswith("check_sample_weight_equivalence"):

@@ -101,7 +101,7 @@ def test_the_trivial_model_is_a_method():
 
 def test_an_object_with_name_check_and_run_is_enough():
     given, problem = Plain(), cases.make()
-    with pytest.warns(match="plain: no further progress after 1 iterations .that was all."):
+    with pytest.warns(match="no further progress after 1 iteration .that was all.*Solver: plain"):
         result = drago.solve(problem, given)
     assert given.asked[0] == "check" and "run" in given.asked
     assert result.solver == "plain" and result.n_iter == 1

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn import config_context
 
-from drago._html import card, paragraph, text
+from drago._html import card, pairs, paragraph, text
 from drago._interrupts import interruptible
 from drago._validation import (
     check_groups,
@@ -23,7 +23,7 @@ from drago._validation import (
 )
 from drago.advice.code import code_of
 from drago.advice.compare import attained
-from drago.advice.methods import INTERACTIONS, MEAN, Task, preparation, rows_of
+from drago.advice.methods import ABOUT, CAP, INTERACTIONS, MEAN, Task, preparation, rows_of
 from drago.advice.table import Comparison, Judged, calibration_error, side_by_side
 from drago.advice.verdict import verdict_of
 from drago.estimators.baseline import folds
@@ -41,8 +41,6 @@ Array = npt.NDArray[Any]
 MOST_ROWS = 20_000
 # Rows of each class: one in every fold to fit on, and in the folds within it.
 LEAST_OF_CLASS = 8
-# What a recommended model may lose more in the mean than the mean fit, relative to that.
-CAP = 0.02
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -92,8 +90,14 @@ class Audit:
         return f"Audit(recommended={self.recommended!r}, {self.comparison.n_rows} rows)"
 
     def __str__(self) -> str:
-        parts = [str(self.comparison), "", *self.notes, *self.verdict, "", self.code]
+        about = [f"{name}: {what}" for name, what in self.methods.items()]
+        parts = [str(self.comparison), "", *about, "", *self.notes, *self.verdict, "", self.code]
         return "\n".join(parts)
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """What was tried, by its name in the tables, in words."""
+        return {name: ABOUT[name] for name in self.comparison.models}
 
     def to_frame(self) -> Any:
         """The table of methods as a frame of pandas."""
@@ -105,8 +109,9 @@ class Audit:
 
     def _repr_html_(self) -> str:
         said = [paragraph(line) for line in (*self.verdict, *self.notes)]
+        about = pairs(self.methods)
         code = f"<pre>{text(self.code, None)}</pre>"
-        return card(repr(self), *said, self.comparison._repr_html_(), code)
+        return card(repr(self), *said, self.comparison._repr_html_(), about, code)
 
 
 @interruptible
@@ -158,8 +163,9 @@ def audit(
     Notes
     -----
     Recommended is the method with the least excess of the worst group (given, else found) among
-    those that surely lower it and surely cost little: the 95% interval of its change lies below
-    0, and that of the mean loss below 2% of the mean fit's. If there is none, it is the mean fit.
+    those that surely lower it and surely cost little. Surely lower it: the 95% interval of its
+    change lies below 0. Surely cost little: the 95% interval of the change of the mean loss ends
+    below +2% of the mean fit's. If there is none, it is the mean fit.
     Group interactions need the group of every new row, so they are reported and not recommended.
     Where there are more than 20,000 rows, 20,000 are drawn. Weights do not enter the search for
     groups.
@@ -302,7 +308,7 @@ def _tried(
     ]
     once = len(splits) // n_repeats
     found: list[dict[str, Any]] = []
-    last = began
+    last, stopped = began, f"because its time was up (time_budget={budget:g} seconds)"
     try:
         for k, (train, test) in enumerate(splits):
             spent = time.perf_counter() - began
@@ -316,17 +322,8 @@ def _tried(
     except KeyboardInterrupt:
         if not found:
             raise
-        notes.append("Interrupted.")
-    if len(found) < once:
-        notes.append(
-            f"Tentative: judged on {len(found)} of {once} folds, in the time that there was. More "
-            "time_budget tells more."
-        )
-    elif len(found) > once:
-        repeats, more = divmod(len(found), once)
-        part = f", and {more} folds of the next" * (more > 0)
-        plural = "s" * (repeats > 1)
-        notes.append(f"{repeats} repeat{plural} of {once}-fold cross-validation{part}.")
+        stopped = "because it was interrupted"
+    _tell_how_far(len(found), once, n_repeats, stopped, notes)
     rows = np.concatenate([each["rows"] for each in found])
     losses = np.hstack([each["losses"] for each in found])
     errors = np.full(len(task.names), np.nan)
@@ -348,6 +345,21 @@ def _tried(
         names.reshape(-1),
     )
     return side_by_side(task.names, MEAN, judged, task.seed)
+
+
+def _tell_how_far(done: int, once: int, n_repeats: int, why: str, notes: list[str]) -> None:
+    """How often the rows were judged, and that it was to be more where it was."""
+    if done < once:
+        notes.append(
+            f"The audit stopped early, after {done} of {once} folds, {why}: what it says is about "
+            "part of the rows, and tentative. To judge all rows, give it more time_budget."
+        )
+        return
+    passes, more = divmod(done, once)
+    part = f" and {more} folds of the next one" * (more > 0)
+    early = f"; {n_repeats} were wanted, and it stopped {why}" * (done < n_repeats * once)
+    plural = "es" * (passes > 1)
+    notes.append(f"Judged in {passes} pass{plural} of {once}-fold cross-validation{part}{early}.")
 
 
 def _tell(k: int, once: int, spent: float) -> None:

@@ -25,6 +25,19 @@ Matrix = npt.NDArray[np.float64]
 
 MEAN, ROBUST, FOUND = "mean fit", "robust fit", "mean fit + found groups"
 INTERACTIONS, REWEIGHTED, TREES = "mean fit + group interactions", "reweighted", "boosted trees"
+# What a recommended model may lose more in the mean than the mean fit, relative to that.
+CAP = 0.02
+ABOUT = {
+    MEAN: "the ordinary fit: it minimises the mean loss; l2_reg is chosen by cross-validation",
+    ROBUST: "the best robust fit, by cross-validation, of those whose mean loss is at most "
+    f"{CAP:.0%} above the mean fit's",
+    FOUND: "the mean fit with more features: groups that a small tree finds",
+    INTERACTIONS: "the mean fit with coefficients of its own for each group; it needs the group of "
+    "every new row",
+    REWEIGHTED: "the mean fit with weights that make all groups count the same",
+    TREES: "gradient-boosted trees of scikit-learn",
+}
+"""What is tried, in words."""
 # Folds of the choice within a fold.
 _INNER = 3
 _TREES = {"max_iter": 100, "max_leaf_nodes": 15}
@@ -38,7 +51,7 @@ def as_words(frame: Any) -> Array:
 
 
 def preparation(X: Any, columns: Columns) -> tuple[Any, str]:
-    """Numbers scaled, words as 0 and 1, holes filled; and the same in words of Python."""
+    """Numbers scaled, words as 0 and 1, missing values filled; and the same in words of Python."""
     fill = SimpleImputer(strategy="median", add_indicator=True)
     filled = "make_pipeline(SimpleImputer(strategy='median', add_indicator=True), StandardScaler())"
     if not is_frame(X):
@@ -117,7 +130,7 @@ class Task:
         """The choice among robust fits under the cap, on prepared rows."""
         kind = DROClassifierCV if self.classifies else DRORegressorCV
         groups = None if self.groups is None else self.groups[rows]
-        model = kind(cv=_INNER, random_state=self.seed, **settings)
+        model = kind(cv=_INNER, max_mean_loss=1.0 + CAP, random_state=self.seed, **settings)
         return model.fit(X, self.y[rows], sample_weight=self.weight[rows], groups=groups)
 
     def balanced(self, rows: Array) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ _CHUNK = 50
 _BINS = 10
 # Changes below this share of the reference's mean loss are rounding.
 _EQUAL = 1e-9
+# Characters of a line of text.
+_WIDTH = 90
 # Groups that are printed, the worst-off ones.
 _SHOWN = 10
 METRICS = ("mean_loss", "worst_group_loss", "worst_group_excess", "found_group_excess",
@@ -81,7 +84,8 @@ class Comparison:
     groups: dict[str, Any]
     worst_group: Any
     n_rows: int
-    losses: Matrix = field(repr=False)
+    judged: Judged = field(repr=False)
+    seed: int = field(default=0, repr=False)
 
     def to_frame(self) -> Any:
         """The table as a frame of pandas."""
@@ -105,7 +109,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         cells = _cells(self)
         parts = [table(dict(zip(cells[0], zip(*cells[1:]))), f"{self.n_rows} rows")]
-        parts.append(paragraph(" ".join(_legend(self))))
+        parts.append(paragraph(" ".join(legend(self))))
         if self.groups["group"]:
             cells, more = _group_cells(self)
             parts.append(table(dict(zip(cells[0], zip(*cells[1:])))))
@@ -131,6 +135,9 @@ class Judged:
     names : array of int of shape (n_rows,) or None
         Which row each is, from 0 on, where some were judged more than once: intervals draw all of
         a row's judgements together.
+    least : int
+        Rows below which nothing is said of some of them: NaN in place of a mean over fewer, or over
+        rows of which one has more than that part of the weight.
     """
 
     losses: Matrix
@@ -141,11 +148,27 @@ class Judged:
     found: Array | None
     calibration: Vector
     names: Array | None = None
+    least: int = 0
 
     @property
     def n_rows(self) -> int:
         """How many rows were judged."""
         return self.weight.size if self.names is None else int(self.names.max()) + 1
+
+    @property
+    def row_weight(self) -> Vector:
+        """The weight of each row, of all its judgements together."""
+        if self.names is None:
+            return self.weight
+        return np.bincount(self.names, self.weight).astype(np.float64)
+
+    @property
+    def row_losses(self) -> Matrix:
+        """The loss of each row under each model, the mean of its judgements."""
+        if self.names is None:
+            return self.losses
+        sums = [np.bincount(self.names, self.weight * each) for each in self.losses]
+        return np.array(sums) / self.row_weight
 
     def of_rows(self, values: Array) -> Array:
         """A vector of the rows, for their judgements."""
@@ -156,7 +179,7 @@ def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 
     """The table of some models."""
     first, n = models.index(reference), judged.n_rows
     metrics = metrics_of(judged)
-    values = metrics(judged.weight[None, :])[0]
+    values = metrics(judged.weight[None, :], judged.least)[0]
     rng, draws = np.random.default_rng(seed), []
     for _ in range(0, _RESAMPLES, _CHUNK):
         counts = rng.multinomial(n, np.full(n, 1.0 / n), size=_CHUNK)
@@ -165,6 +188,7 @@ def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 
     change = values - values[:, [first]]
     low, high = np.quantile(drawn - drawn[:, :, [first]], [0.025, 0.975], axis=0)
     for ends in (change, low, high):
+        ends[~np.isfinite(change)] = np.nan
         ends[np.abs(ends) <= _EQUAL * abs(values[0, first])] = 0.0
     table: dict[str, Any] = {"model": list(models)}
     for k, name in enumerate(METRICS):
@@ -173,11 +197,14 @@ def side_by_side(models: list[str], reference: str, judged: Judged, seed: int = 
         table[f"{name}_low"], table[f"{name}_high"] = low[k], high[k]
     table["calibration"] = judged.calibration
     groups, worst = _by_group(models, first, judged)
-    return Comparison(list(models), reference, table, groups, worst, n, judged.losses)
+    return Comparison(list(models), reference, table, groups, worst, n, judged, seed)
 
 
 def metrics_of(judged: Judged) -> Any:
-    """A function from weights (resamples x rows) to metrics (resamples x metrics x models)."""
+    """A function from weights (resamples x rows) to metrics (resamples x metrics x models).
+
+    It takes the least number of rows, too, that a metric may be about.
+    """
     losses, excess = judged.losses, judged.losses - judged.baseline
     worst = {
         "worst_group_loss": _worst_group(judged, losses, judged.groups),
@@ -186,10 +213,12 @@ def metrics_of(judged: Judged) -> Any:
     }
 
     worst_first = np.argsort(-excess, axis=1)
+    heaviest = float(judged.row_weight.max())
 
-    def tails(weight: Matrix) -> Matrix:
+    def tails(weight: Matrix, least: int) -> Matrix:
         out = np.full((weight.shape[0], excess.shape[0]), np.nan)
-        if not np.isfinite(excess).all():
+        too_few = TAIL * float(weight.sum(axis=1).min()) < least * heaviest * (1.0 - 1e-9)
+        if too_few or not np.isfinite(excess).all():
             return out
         p = weight / weight.sum(axis=1, keepdims=True)
         for k, order in enumerate(worst_first):  # sorted once, and not for each resample
@@ -198,11 +227,11 @@ def metrics_of(judged: Judged) -> Any:
             out[:, k] = taken @ excess[k, order] / TAIL
         return out
 
-    def metrics(weight: Matrix) -> Matrix:
+    def metrics(weight: Matrix, least: int = 0) -> Matrix:
         weight = np.asarray(weight, dtype=np.float64)
         mean = weight @ losses.T / weight.sum(axis=1, keepdims=True)
-        of_groups = [means(weight) for means in worst.values()]
-        return np.stack([mean, *of_groups, tails(weight)], axis=1)
+        of_groups = [means(weight, least * heaviest) for means in worst.values()]
+        return np.stack([mean, *of_groups, tails(weight, least)], axis=1)
 
     return metrics
 
@@ -215,7 +244,7 @@ def _worst_group(judged: Judged, values: Matrix, labels: Array | None) -> Any:
     parts, or have a line for each of them.
     """
     if labels is None or not np.isfinite(values).all():
-        return lambda weight: np.full((weight.shape[0], values.shape[0]), np.nan)
+        return lambda weight, _: np.full((weight.shape[0], values.shape[0]), np.nan)
     names = np.arange(judged.weight.size) if judged.names is None else judged.names
     parts = []
     for part in np.unique(judged.parts):
@@ -225,7 +254,8 @@ def _worst_group(judged: Judged, values: Matrix, labels: Array | None) -> Any:
         there = np.flatnonzero(~np.isin(names, names[here]))
         if not there.size:  # a single part: nothing else to look it up on
             there = here
-        enough = eligible(codes[there], np.ones(there.size))
+        once = there[np.unique(names[there], return_index=True)[1]]
+        enough = eligible(codes[once], np.ones(once.size))
         parts.append(
             [
                 (here[codes[here] == g], there[codes[there] == g], g < enough.size and enough[g])
@@ -238,7 +268,7 @@ def _worst_group(judged: Judged, values: Matrix, labels: Array | None) -> Any:
         inside = weight[:, rows]
         return inside @ values[:, rows].T, inside.sum(axis=1, keepdims=True)
 
-    def means(weight: Matrix) -> Matrix:
+    def means(weight: Matrix, least: float) -> Matrix:
         shape = weight.shape[0], values.shape[0]
         sums, masses = np.zeros(shape), np.zeros(shape)
         for groups in parts:
@@ -252,6 +282,7 @@ def _worst_group(judged: Judged, values: Matrix, labels: Array | None) -> Any:
                 total, mass = sums_over(weight, here)
                 sums += np.where(worst == g, total, 0.0)
                 masses += np.where(worst == g, mass, 0.0)
+        masses[masses < least * (1.0 - 1e-9)] = np.nan
         with np.errstate(invalid="ignore", divide="ignore"):
             return sums / masses
 
@@ -268,7 +299,10 @@ def _by_group(models: list[str], first: int, judged: Judged) -> tuple[dict[str, 
     excess: dict[Any, float] = {}
     unknown = not np.isfinite(judged.baseline).all()
     labels, codes = np.unique(judged.groups, return_inverse=True)
-    able = dict(zip(labels.tolist(), eligible(codes.reshape(-1), np.ones(codes.size))))
+    once = np.arange(codes.size)
+    if judged.names is not None:
+        once = np.unique(judged.names, return_index=True)[1]
+    able = dict(zip(labels.tolist(), eligible(codes.reshape(-1)[once], np.ones(once.size))))
     for label in labels.tolist():
         inside = judged.groups == label
         p = judged.weight[inside] / judged.weight[inside].sum()
@@ -307,12 +341,12 @@ def calibration_error(probabilities: Matrix, labels: Array, weight: Vector) -> f
     return total / float(weight.sum())
 
 
-_NAMES = {
+NAMES = {
     "mean_loss": "mean loss",
-    "worst_group_loss": "worst group",
-    "worst_group_excess": "worst group, excess",
-    "found_group_excess": "worst found group, excess",
-    "tail_excess": f"worst {TAIL:.0%}, excess",
+    "worst_group_loss": "worst group's loss",
+    "worst_group_excess": "worst group's excess",
+    "found_group_excess": "worst found group's excess",
+    "tail_excess": "worst tenth's excess",
 }
 
 
@@ -321,31 +355,35 @@ def _shown(found: Comparison) -> list[str]:
     return [name for name in METRICS if np.isfinite(found.table[name]).any()]
 
 
-def _legend(found: Comparison) -> list[str]:
-    """What the columns mean, for those that are there."""
-    shown = _shown(found)
-    lines = [f"In brackets: 95% intervals of the change from {found.reference!r}, row by row."]
+def legend(found: Comparison, shown: list[str] | None = None) -> list[str]:
+    """What the columns mean, in sentences; of all that have values, unless some are named."""
+    shown = _shown(found) if shown is None else shown
+    lines = [
+        f"In brackets: 95% interval of the change against {found.reference!r}, paired row by row."
+    ]
     if any(name.endswith("excess") for name in shown):
-        lines += [
-            "Excess = loss minus the loss of a baseline: boosted trees mixed with a linear model,",
-            "unless another was given. Above 0: could be served better. Below 0: already better",
-            "than the baseline.",
-        ]
+        lines.append(
+            "Excess: the loss of a row less what a baseline loses on it: boosted trees mixed with "
+            "a linear model, unless another was given. Above 0 the row could be served better; "
+            "below 0 it is served better than by the baseline."
+        )
+    if "tail_excess" in shown:
+        lines.append("Worst tenth: the tenth of the rows with the largest excess.")
     if "found_group_excess" in shown:
-        lines.append("Found groups: by a small tree that predicts the excess from the features.")
-    if "worst_group_loss" in shown:
-        lines += [
-            "The worst group is picked on one part of the rows and its loss measured on another,",
-            "so that bad luck is not counted. The value can therefore differ from the table by",
-            "group, and even lie below it.",
-        ]
+        lines.append("Found groups: parts of the rows with a high excess, found by a small tree.")
+    if any(name.startswith("worst_group") for name in shown):
+        lines.append(
+            "Worst group: it is picked on one part of the rows and measured on another, so that "
+            "bad luck is not counted. So it can differ from the table by group, and even lie "
+            "below it."
+        )
     return lines
 
 
 def _cells(found: Comparison) -> list[list[str]]:
     """The table of models as text, its head first."""
     table, first, shown = found.table, found.models.index(found.reference), _shown(found)
-    cells = [["", *(_NAMES[name] for name in shown)]]
+    cells = [["", *(NAMES[name] for name in shown)]]
     has_calibration = np.isfinite(table["calibration"]).any()
     if has_calibration:
         cells[0].append("calibration")
@@ -364,7 +402,7 @@ def _cells(found: Comparison) -> list[list[str]]:
 
 def _lines(found: Comparison) -> list[str]:
     table = _aligned(_cells(found))
-    return [f"{found.n_rows} rows", "", *table, "", *_legend(found), *_group_lines(found)]
+    return [f"{found.n_rows} rows", "", *table, "", *_wrapped(legend(found)), *_group_lines(found)]
 
 
 def _group_lines(found: Comparison) -> list[str]:
@@ -385,6 +423,10 @@ def _group_cells(found: Comparison) -> tuple[list[list[str]], list[str]]:
         cells.append([str(label), str(rows), *(f"{value:.4f}" for value in loss[k])])
     more = [f"and {order.size - _SHOWN} more groups"] if order.size > _SHOWN else []
     return cells, more
+
+
+def _wrapped(lines: list[str]) -> list[str]:
+    return [part for line in lines for part in textwrap.wrap(line, _WIDTH)]
 
 
 def _aligned(cells: list[list[str]]) -> list[str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from drago.advice.methods import FOUND, INTERACTIONS, MEAN, REWEIGHTED, ROBUST, TREES
+import math
+
+from drago.advice.methods import CAP, FOUND, INTERACTIONS, MEAN, REWEIGHTED, ROBUST, TREES
 from drago.advice.table import Comparison
 
 # An interval of a change that is wider than this share of the mean fit's mean loss tells little.
 _WIDE = 0.2
 # A group of fewer rows is not called the worst, unless all are as small.
 _LEAST = 10
-SERVED_WORST = "The mean fit serves "
-_WORDS = {
-    FOUND: "found groups as features",
-    INTERACTIONS: "features of their own for each group, if the group of a new row is known",
-    REWEIGHTED: "groups of equal weight",
-    TREES: "boosted trees",
+# What could help besides a robust fit, and what to know of it.
+_OTHERS = {
+    FOUND: "",
+    INTERACTIONS: " (it needs the group of every new row)",
+    REWEIGHTED: " (all groups count the same)",
+    TREES: "",
 }
 
 
@@ -40,8 +42,13 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
     if has_groups:
         sentences.append(_served_worst(found, base["mean_loss"]))
     low, high = robust[f"{name}_low"], robust[f"{name}_high"]
-    if low == high == 0.0:
-        sentences.append("The robust fit that was chosen under the cap is the mean fit itself.")
+    if not (math.isfinite(low) and math.isfinite(high)):
+        sentences.append(f"Nothing is said of {whom}, because it has too few rows.")
+    elif low == high == 0.0:
+        sentences.append(
+            "The robust fit is the mean fit itself here: no other was better of those whose mean "
+            f"loss is at most {CAP:.0%} higher."
+        )
     elif high < 0:
         sentences.append(f"Robustness helps {whom} here: {effect(robust)}.")
     elif low > 0:
@@ -54,22 +61,30 @@ def verdict_of(found: Comparison, recommended: str, has_groups: bool) -> list[st
     else:
         sentences.append(f"No benefit of robust fitting could be shown: {effect(robust)}.")
     helpful = [
-        f"- {_WORDS[model]}: {effect(found.line(model))}"
+        f"- {model}{_OTHERS[model]}: {effect(found.line(model))}"
         for model in found.models
-        if model in _WORDS and found.line(model)[f"{name}_high"] < 0
+        if model in _OTHERS and found.line(model)[f"{name}_high"] < 0
     ]
     if helpful:
         sentences += ["What would help:", *helpful]
-    else:
+    elif math.isfinite(high):
         sentences.append(
             f"Nothing else that was tried lowers the excess of {whom} by more than chance could."
         )
-    use = f"Use: {recommended}."
-    if recommended == MEAN:
-        use = "Use the mean fit"
-        if helpful or high < 0:
-            use += ": what helps needs the group of a new row, or may cost the mean more than 2%"
-        use += "."
+    use = "Use the mean fit." if recommended == MEAN else f"Use: {recommended}."
+    better = [
+        model
+        for model in (ROBUST, *_OTHERS)
+        if model in found.models
+        and found.line(model)[f"{name}_high"] < 0
+        and found.line(model)[name] < found.line(recommended)[name]
+    ]
+    if better:
+        use += (
+            f" What helps{'' if recommended == MEAN else ' more'} was not recommended, because it "
+            "needs the group of every new row, or because it may cost too much: the 95% interval "
+            f"of the change of the mean loss must end below +{CAP:.0%}."
+        )
     return [*sentences, use]
 
 
@@ -80,12 +95,12 @@ def _served_worst(found: Comparison, mean_loss: float) -> str:
     large = [k for k in places if rows[k] >= _LEAST] or places
     worst = max(large, key=lambda k: loss[k])
     sentence = (
-        f"{SERVED_WORST}{str(label[worst])!r} worst: a loss of {loss[worst]:.3f} on {rows[worst]} "
-        f"rows, {mean_loss:.3f} on all."
+        f"The mean fit serves {str(label[worst])!r} worst: a loss of {loss[worst]:.3f} on "
+        f"{rows[worst]} rows, {mean_loss:.3f} on all."
     )
     if label[worst] != found.worst_group:
         sentence += (
-            f" Its excess, the loss less what is attainable on the row, is largest for "
+            f" The excess, the loss less what a baseline loses on the row, is largest for "
             f"{str(found.worst_group)!r}."
         )
     return sentence

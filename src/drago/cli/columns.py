@@ -1,9 +1,9 @@
 """What the columns of a table are for, and the pipeline that the command fits by default.
 
-Numbers: holes at the median with an indicator of their own, then mean 0 and standard deviation 1.
-Words: "missing" for a hole, then a feature of 0 and 1 for each of the most frequent words and one
-for all others. What is the same on all rows, holds dates, or seems to name the rows is left out,
-and the command says so.
+Numbers: a missing one gets the median, and a feature of its own marks it; then mean 0 and standard
+deviation 1. Words: a missing one is the word "missing"; then a feature of 0 and 1 for each of the
+most frequent words and one for all others. What is the same on all rows, holds dates, or seems to
+name the rows is left out, and the command says so.
 """
 
 from __future__ import annotations
@@ -221,14 +221,38 @@ def numbers_of(values: pd.Series) -> Array:
     return found
 
 
+def unseen_words(model: Any, X: pd.DataFrame, plan: Plan) -> dict[str, pd.Series]:
+    """Columns with words that the fit has not seen, and these words."""
+    if not plan.words:
+        return {}
+    found = {}
+    for name, known in zip(plan.words, _encoder(model).categories_):
+        words = X[name].fillna(MISSING)
+        unseen = words[~words.isin(known.tolist())]
+        if len(unseen):
+            found[name] = unseen
+    return found
+
+
+def shares_rare_words(model: Any, name: str, plan: Plan) -> bool:
+    """Whether the rarest words of a column share a feature, which unseen ones then get."""
+    rare = getattr(_encoder(model), "infrequent_categories_", None)
+    return rare is not None and rare[plan.words.index(name)] is not None
+
+
+def _encoder(model: Any) -> Any:
+    """What makes features of words, in the pipeline that is fitted here."""
+    return model.named_steps["prepare"].named_transformers_["words"].named_steps["encode"]
+
+
 def words_of(values: pd.Series) -> Array:
     """A column as str, with NaN for what is missing."""
-    holes = values.isna().to_numpy()
+    missing = values.isna().to_numpy()
     if isinstance(values.dtype, pd.StringDtype):
         out = values.to_numpy(dtype=object, na_value=np.nan)
     else:
         out = Column(str(values.name), "words").read(values)
-    out[holes] = np.nan
+    out[missing] = np.nan
     return out
 
 

@@ -65,19 +65,22 @@ def audit(
     out.end()
 
 
+# The columns of its table that are printed; the report has the loss of the worst group too.
+_AUDITED = ("mean_loss", "worst_group_excess", "found_group_excess", "tail_excess")
+
+
 def _tell_audit(out: Out, found: Any) -> None:
+    from drago.advice.table import NAMES, legend
+
     table = found.comparison.table
     shown: dict[str, Any] = {"model": table["model"]}
-    for name in ("mean_loss", "worst_group_excess", "found_group_excess", "tail_excess"):
-        if np.isfinite(table[name]).any():
-            shown[name.replace("_", " ")] = [
-                _change(table, name, k) for k in range(len(table["model"]))
-            ]
+    names = [name for name in _AUDITED if np.isfinite(table[name]).any()]
+    for name in names:
+        shown[NAMES[name]] = [_change(table, name, k) for k in range(len(table["model"]))]
     out.table(shown, "What models lose on rows that they were not fitted on")
-    out.say(
-        "In brackets: 95% intervals of the change against the mean fit. An excess is a loss less "
-        "what is attainable on the row."
-    )
+    for line in legend(found.comparison, names):
+        out.say(line)
+    out.facts(found.methods, "What was tried")
     groups = found.comparison.groups_to_frame()
     if len(groups):
         wide = groups.pivot(index=["group", "rows"], columns="model", values="loss")
@@ -232,8 +235,10 @@ def predict(
         with out.working(f"reading {data}"):
             frame = tables.read(data)
         with out.working("predicting"):
-            found = work.predictions(fitted, frame, plan, keep)
+            unseen = work.Unseen()
+            found = work.predictions(fitted, frame, plan, keep, unseen)
             tables.write(found, path)
+        unseen.tell(out, fitted, plan)
         count = len(found)
     out.found.update(rows=count, out=path)
     out.say(f"{count} predictions: {path}")

@@ -33,7 +33,7 @@ def fit(
     told: work.Settings,
     memory_limit: str | None,
 ) -> tuple[Any, Plan, dict[str, Any]]:
-    """A model of rows that are read in parts, the plan of its columns, and what fills holes."""
+    """A model of rows read in parts, the plan of its columns, and what replaces missing numbers."""
     with out.working(f"reading the first rows of {path}"):
         head = parquet_dataset(path)[0].head(HEAD).to_pandas()
         plan = columns.plan_of(head, asked)
@@ -44,7 +44,7 @@ def fit(
         labels = columns.classifies(y, task, asked.target)
     out.note(
         f"the rows do not fit memory and are read in parts: which columns are features, and what "
-        f"fills holes of numbers (the median), is said by the first {len(head)} rows."
+        f"replaces missing numbers (the median), is said by the first {len(head)} rows."
     )
     plan.tell(out)
     model = told.estimator(labels, bool(plan.groups))
@@ -95,12 +95,16 @@ def predict(
         with out.working("predicting", reads_rows=True):
             return model.predict_to(rows, out_file)
 
+    unseen = work.Unseen()
+
     def parts() -> Iterator[pd.DataFrame]:
         for frame in tables.batches(path):
-            yield work.predictions(model, frame, plan, keep)
+            yield work.predictions(model, frame, plan, keep, unseen)
 
     with out.working("predicting"):
-        return tables.write_parts(parts(), out_file)
+        count = tables.write_parts(parts(), out_file)
+    unseen.tell(out, model, plan)
+    return count
 
 
 def drawn(

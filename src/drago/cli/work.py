@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.base import is_classifier
 
-from drago._validation import check_groups
+from drago._validation import check_groups, shown
 from drago.certificate.certificate import Certificate
 from drago.certificate.certify import certify
 from drago.cli import columns, tables
 from drago.cli.columns import Plan
+from drago.cli.out import Out
 from drago.estimators import DROClassifier, DROClassifierCV, DRORegressor, DRORegressorCV
 from drago.files import models
 from drago.problem import DROProblem
@@ -153,10 +154,39 @@ def last_of(model: Any) -> Any:
     return model[-1] if hasattr(model, "steps") else model
 
 
-def predictions(model: Any, frame: pd.DataFrame, plan: Plan, keep: list[str]) -> pd.DataFrame:
+class Unseen:
+    """Rows with a word that the fit has not seen: how many, in which columns, the first word."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._first: dict[str, str] = {}
+
+    def look(self, model: Any, X: pd.DataFrame, plan: Plan) -> None:
+        """Count those of some rows."""
+        for name, words in columns.unseen_words(model, X, plan).items():
+            self._rows[name] = self._rows.get(name, 0) + len(words)
+            self._first.setdefault(name, words.iloc[0])
+
+    def tell(self, out: Out, model: Any, plan: Plan) -> None:
+        """Say what becomes of them."""
+        for name, count in self._rows.items():
+            who = "1 row has a word" if count == 1 else f"{count} rows have a word"
+            what = "the column adds nothing to their predictions"
+            if columns.shares_rare_words(model, name, plan):
+                what = "they are predicted as rows with one of the rarest words of the fit"
+            out.note(
+                f"column {name!r}: {who} that was not there in the fit, such as "
+                f"{shown(self._first[name])}; {what}."
+            )
+
+
+def predictions(
+    model: Any, frame: pd.DataFrame, plan: Plan, keep: list[str], unseen: Unseen
+) -> pd.DataFrame:
     """Predictions for the rows of a frame, beside columns that are kept."""
     columns.require_columns(frame, keep)
     X = columns.features_of(frame, plan)
+    unseen.look(model, X, plan)
     out = {name: frame[name].to_numpy() for name in keep}
     out["prediction"] = model.predict(X)
     if hasattr(model, "predict_proba"):
@@ -179,22 +209,23 @@ def certificate_of(model: Any, rows: Rows) -> tuple[Certificate, DROProblem]:
     baseline = last.baseline_
     if baseline is not None and baseline.size != n:
         baseline = _baseline_again(last, X, target, None if is_plain else weight, rows.groups)
-    levels = last._levels()
-    problem = DROProblem(
-        X,
-        target,
-        loss=last.loss_,
-        uncertainty=last.uncertainty_,
-        divergence=last.divergence_,
-        shift_cost=last.shift_cost_,
-        l2_reg=levels["l2_reg"],
-        sample_weight=weight,
-        groups=groups,
-        fit_intercept=last.fit_intercept,
-        constraint=last.constraint,
-        baseline=baseline,
-    )
+    problem = _problem_of(last, X, target, sample_weight=weight, groups=groups, baseline=baseline)
     return certify(problem, *_point(last)), problem
+
+
+def _problem_of(model: Any, *rows: Any, **given: Any) -> DROProblem:
+    """What a model was fitted to solve, on some rows."""
+    return DROProblem(
+        *rows,
+        loss=model.loss_,
+        uncertainty=model.uncertainty_,
+        divergence=model.divergence_,
+        shift_cost=model.shift_cost_,
+        l2_reg=model._levels()["l2_reg"],
+        fit_intercept=model.fit_intercept,
+        constraint=model.constraint,
+        **given,
+    )
 
 
 def _baseline_again(last: Any, X: Any, target: Array, weight: Any, groups: Any) -> Array:
@@ -211,16 +242,7 @@ def _baseline_again(last: Any, X: Any, target: Array, weight: Any, groups: Any) 
 
 def certificate_on(model: Any, source: Source) -> tuple[Certificate, DROProblem]:
     """The same for rows that are read in parts: those of the fit."""
-    problem = DROProblem(
-        source,
-        loss=model.loss_,
-        uncertainty=model.uncertainty_,
-        divergence=model.divergence_,
-        shift_cost=model.shift_cost_,
-        l2_reg=model._levels()["l2_reg"],
-        fit_intercept=model.fit_intercept,
-        constraint=model.constraint,
-    )
+    problem = _problem_of(model, source)
     coef, intercept = model.result_.coef, model.result_.intercept
     found = np.atleast_2d(source.original(coef, intercept)[0])
     if not np.allclose(found, np.atleast_2d(model.coef_), rtol=1e-6):

@@ -255,6 +255,8 @@ class _Encoder:
             return value
         if cls is list:
             return self._items(value, way)
+        if cls.__name__ == "_RemainderColsList":  # of scikit-learn 1.6, which warns its readers
+            return self._items(value.data, way)
         if cls is tuple:
             return {"tuple": self._items(value, way)}
         if cls is dict:

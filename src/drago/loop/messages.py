@@ -19,48 +19,69 @@ if TYPE_CHECKING:
     from drago.loop.loop import Loop
 
 
+# The rounding of an objective, relative to its size.
+_ROUNDING = 1e-12
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def sentence(
     loop: Loop, method: Method, rel_gap: float, n_iter: int, dual: Certificate, why: str
 ) -> str:
-    """What ran, why it stopped, what is certain, and what could be changed."""
+    """What ran, why it stopped, what is certain, and what could be changed.
+
+    A solve that did not converge says so first, then the cause, the gap and the remedy, and last
+    which solver it was.
+    """
     reached = f"certified relative gap {rel_gap:.2g} (tol={loop.tol:g})"
     if not loop.problem.is_convex:
         reached = _flatness(loop)
     if dual.restricted_to is not None:
         reached += f", over ||w|| <= {dual.restricted_to:.3g} only (l2_reg is 0)"
-    head = f"{loop.why}{method.name}: "
-    if loop.ledger.notes:
-        head = f"{loop.why}{method.name} ({', '.join(loop.ledger.notes)}): "
-    if loop.status is Status.OPTIMAL:
-        return head + f"optimal after {n_iter} iterations, {reached}{_trivial_note(loop)}."
-    if loop.status is Status.STATIONARY:
-        return head + f"stationary after {n_iter} iterations, {reached}."
+    notes = ", ".join(loop.ledger.notes)
+    if loop.status in (Status.OPTIMAL, Status.STATIONARY):
+        head = f"{loop.why}{method.name}{f' ({notes})' if notes else ''}: "
+        note = _trivial_note(loop) if loop.status is Status.OPTIMAL else ""
+        return head + f"{loop.status} after {_iterations(n_iter)}, {reached}{note}."
+    cause, remedy = _ended(loop, n_iter, why)
+    if loop.status is Status.STALLED:
+        if not np.isfinite(rel_gap) and loop.problem.is_convex:
+            reached = "no bound on the gap is known for this loss without l2_reg"
+            if loop.problem.mu > 0:
+                reached = "no bound on the gap is known for this loss with an intercept"
+        reached += _trivial_note(loop)
+        if _is_rounding(loop):
+            reached += ". What is left of the gap is rounding, which no solver can remove"
+            remedy = "raise tol"
+    who = "; ".join(part for part in (loop.why.strip("; ") or method.name, notes) if part)
+    mend = f" To mend it, {remedy}." if remedy else ""
+    return f"Not converged: {cause}, {reached}.{mend} (Solver: {who}.)"
+
+
+def _ended(loop: Loop, n_iter: int, why: str) -> tuple[str, str]:
+    """Why a solve ended before it converged, and what would help; empty where the user ended it."""
     if loop.status is Status.MAX_ITER:
-        return (
-            head + f"max_iter={loop.max_iter} reached, {reached}; raise max_iter, or tol if this "
-            "is good enough."
-        )
+        return f"max_iter={loop.max_iter} reached", "raise max_iter, or tol if this is good enough"
     if loop.status is Status.TIME_LIMIT:
-        return (
-            head + f"time_limit={loop.clock.limit:g} s reached after {n_iter} iterations, "
-            f"{reached}; raise time_limit, or tol if this is good enough."
-        )
+        cause = f"time_limit={loop.clock.limit:g} s reached after {_iterations(n_iter)}"
+        return cause, "raise time_limit, or tol if this is good enough"
     if loop.status is Status.INTERRUPTED:
-        return head + f"interrupted after {n_iter} iterations, {reached}."
+        return f"interrupted after {_iterations(n_iter)}", ""
     if loop.status is Status.STOPPED:
-        return head + f"stopped by the callback after {n_iter} iterations, {reached}."
+        return f"stopped by the callback after {_iterations(n_iter)}", ""
     detail = f" ({why.strip(': ')})" if why.strip(": ") else ""
-    if not np.isfinite(rel_gap) and loop.problem.is_convex:
-        reached = "no bound on the gap is known for this loss without l2_reg"
-        if loop.problem.mu > 0:
-            reached = "no bound on the gap is known for this loss with an intercept"
-    return (
-        head + f"no further progress after {n_iter} iterations{detail}, {reached}"
-        f"{_trivial_note(loop)}; raise tol, l2_reg or shift_cost, or scale the features."
-    )
+    cause = f"no further progress after {_iterations(n_iter)}{detail}"
+    return cause, "raise tol, l2_reg or shift_cost, or scale the features"
+
+
+def _iterations(n: int) -> str:
+    return "1 iteration" if n == 1 else f"{n} iterations"
+
+
+def _is_rounding(loop: Loop) -> bool:
+    """Whether the gap is as small as sums over the rows are exact."""
+    best = loop.best.point[0]
+    size = max(abs(best.primal), abs(best.reference), best.cancelling)
+    return loop.best.gap <= _ROUNDING * size
 
 
 def _flatness(loop: Loop) -> str:

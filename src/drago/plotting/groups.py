@@ -18,8 +18,8 @@ _ACROSS, _AROUND, _EACH = 6.0, 0.9, 0.45
 class FoundGroupsDisplay:
     """The excess of found groups over that of all rows, with intervals; the worst group on top.
 
-    Groups that stand out are in colour: they are served worse than all rows, measured by what is
-    attainable. Create it with `from_result`.
+    The excess is the loss less what a baseline loses on the same rows. Groups whose excess is
+    clearly higher than that of all rows are in colour. Create it with `from_result`.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class FoundGroupsDisplay:
         Parameters
         ----------
         ax : Axes, optional
-            Those of a new figure where none are given, as high as the groups are many.
+            By default a new figure is made, whose height grows with the number of groups.
         **kwargs
             For `Axes.hlines`.
 

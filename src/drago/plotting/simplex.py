@@ -28,13 +28,14 @@ _BESIDE = (0.75, 0.98)
 
 
 class SimplexDisplay:
-    """Three rows: the uncertainty set, the penalised objective and its maximum as it gets cheaper.
+    """The worst-case weights of three rows in a triangle, for several shift costs.
 
-    Every point of the triangle is a weighting ``q`` of the three rows: a corner puts all on one.
-    The set is filled. Thin lines join the points where ``<q, losses> - nu D(q || p)`` is the same
-    for one shift cost nu; the thick one touches the set at its maximum there. Dots are the maxima
-    for several shift costs: they leave the nominal weights ``p`` as nu falls and end at a vertex
-    or at the edge of the set. Create it with `from_losses`.
+    Every point of the triangle is a way to weight the three rows, ``q``: a corner gives all weight
+    to one row. The weights that the uncertainty set allows are filled in. Thin lines are contour
+    lines, for one shift cost nu, of what the worst-case weights maximise:
+    ``<q, losses> - nu D(q || p)``. The thick one goes through the maximum over the set. Dots are
+    the maxima for several shift costs: for a high one they are next to the nominal weights ``p``,
+    and as it falls they move to the edge of the set. Create it with `from_losses`.
 
     Parameters
     ----------

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from drago._html import Safe, paragraph, text
 from drago._interrupts import interruptible
 from drago._validation import check_flag, shown
 from drago.advice.audit import Audit
 from drago.advice.methods import MEAN, ROBUST
-from drago.advice.verdict import SERVED_WORST
+from drago.advice.table import Comparison, legend
 from drago.estimators.base import DROEstimator
 from drago.plotting._models import unit_of
 from drago.report import pictures, sections, words
-from drago.report.facts import LEAST, Facts, read, without_small_groups
+from drago.report.facts import read, without_small_groups
 from drago.report.folds import MEAN as MEAN_MODEL
 from drago.report.folds import OWN, Refits, refit
 from drago.report.page import document
+from drago.report.privacy import LEAST, are_enough, without_rows
 
 __all__ = ["audit_report", "html_report"]
 
@@ -80,8 +79,8 @@ def html_report(
     if audit is not None and not isinstance(audit, Audit):
         raise TypeError(f"audit must be what drago.audit returned, but is {shown(audit)}.")
     facts = read(model, X, y, groups, sample_weight)
-    if not rows and facts.n_rows < LEAST:
-        return _withheld(facts, title)
+    if not rows and not are_enough(facts.worst.nominal_weights, LEAST):
+        return _withheld(facts.model, facts.n_rows, words.question(facts), title)
     name = "Who is served worst" if title is None else title
     unit = unit_of(facts.model)
     least = 0 if rows else LEAST
@@ -91,19 +90,18 @@ def html_report(
     refits: Refits | str = ""
     curve = ""
     if audit is None:
-        refits = refit(facts, least)
+        refits = refit(facts)
         verdict = [words.verdict(facts, refits)]
         parts.append(("models", "Mean model and robust model", sections.models(facts, refits)))
     else:
-        verdict = _said_of(audit, rows)
-        inner = sections.changes(audit.comparison, plain=False, pick=audit.recommended, rows=rows)
-        inner += _told(audit.notes) + sections.models(facts, "", own=True)
+        found, verdict, n_pooled = _of_audit(audit, rows)
+        inner = _tried(audit, found) + _told(audit.notes) + sections.models(facts, "", own=True)
         parts.append(("models", "What was tried, and this model", inner))
-        curve = sections.audit_curve(audit.comparison, unit, rows)
+        curve = sections.audit_curve(found, unit)
     if has_groups:
         inner = sections.groups(facts, refits)
         if audit is not None and audit.comparison.groups["group"]:
-            inner += sections.audit_groups(audit.comparison, audit.recommended, unit, rows)
+            inner += sections.audit_groups(found, audit.recommended, unit, n_pooled)
         parts.append(("groups", "Groups", inner))
     if isinstance(refits, Refits):
         curve = sections.curve(facts, refits)
@@ -120,7 +118,13 @@ def html_report(
         parts.append(("calibration", "Calibration", sections.figures(inner)))
     parts.append(("weights", "Who carries the weight", sections.weights(facts, rows)))
     result = getattr(facts.model, "result_", None)
-    parts.append(("certificate", "The certificate", _told(words.certificate(result))))
+    parts.append(
+        (
+            "certificate",
+            "The certificate",
+            _told(words.certificate(result, _is_exact(result, rows))),
+        )
+    )
     if audit is not None:
         parts.append(("code", "Code", _code(audit)))
     parts.append(("settings", "Settings and versions", sections.settings(facts.model)))
@@ -159,60 +163,62 @@ def audit_report(audit: Any, *, title: str | None = None, rows: bool = True) -> 
     check_flag("rows", rows)
     if not isinstance(audit, Audit):
         raise TypeError(f"audit must be what drago.audit returned, but is {shown(audit)}.")
-    found, last = audit.comparison, audit.model[-1]
+    last = audit.model[-1]
     classifies = hasattr(last, "classes_")
     unit = "log loss (nats)" if classifies else "loss (half squared error)"
-    has_groups = bool(found.groups["group"])
+    has_groups = bool(audit.comparison.groups["group"])
     least = 0 if rows else LEAST
     whom = "groups" if has_groups else "parts of the data"
     question = (
         f"Which {whom} does a model of the mean serve worst, and would a robust model, or another "
         "one, serve them better?"
     )
-    parts = [
-        (
-            "models",
-            "What was tried",
-            sections.changes(found, plain=False, pick=audit.recommended, rows=rows)
-            + _told(_EXCESS),
-        )
-    ]
+    judged = audit.comparison.judged
+    weight = judged.row_weight
+    if not rows and not are_enough(weight, LEAST):
+        return _withheld(last, weight.size, question, title)
+    found, verdict, n_pooled = _of_audit(audit, rows)
+    parts = [("models", "What was tried", _tried(audit, found))]
     if has_groups:
-        inner = sections.audit_groups(found, audit.recommended, unit, rows)
+        inner = sections.audit_groups(found, audit.recommended, unit, n_pooled)
         parts.append(("groups", "Groups", inner))
     names = list(dict.fromkeys([MEAN, ROBUST, audit.recommended]))
-    losses = found.losses[[found.models.index(name) for name in names]]
-    weight = np.ones(losses.shape[1])
-    parts.append(("trade-off", "Trade-off", sections.audit_curve(found, unit, rows)))
+    losses = judged.row_losses[[found.models.index(name) for name in names]]
+    curve = sections.audit_curve(found, unit)
+    if curve:
+        parts.append(("trade-off", "Trade-off", curve))
     parts.append(("losses", "Losses", _spread(names, losses, weight, unit, least)))
     if isinstance(last, DROEstimator):
-        inner = _told(words.certificate(getattr(last, "result_", None)))
+        result = getattr(last, "result_", None)
+        inner = _told(words.certificate(result, _is_exact(result, rows)))
         parts.append(("certificate", "The certificate of the recommended model", inner))
     parts.append(("code", "Code", _code(audit)))
     inner = _told(audit.notes) + sections.settings(
         last, {"time of the audit": f"{audit.time:.0f} s"}
     )
     parts.append(("settings", "Notes, settings and versions", inner))
-    lead = f'<p class="soft">{text(question, None)}</p>{_verdict(_said_of(audit, rows))}'
+    lead = f'<p class="soft">{text(question, None)}</p>{_verdict(verdict)}'
     name = "What robustness would buy" if title is None else title
     return document(name, lead, parts, _foot(rows))
 
 
-_EXCESS = [
-    "An excess is a loss less what boosted trees mixed with a linear model attain on the row: of "
-    "the worst group, and of the tenth of the rows where it is largest. Which group is the worst "
-    "is looked up on other rows than those it is judged on."
-]
+def _of_audit(audit: Audit, rows: bool) -> tuple[Comparison, list[str], int]:
+    """The table of an audit, its verdict, and how many of its groups are shown as one."""
+    return (audit.comparison, audit.verdict, 0) if rows else without_rows(audit)
 
 
-def _said_of(audit: Audit, rows: bool) -> list[str]:
-    """The verdict, without what it says of a group that is not shown."""
-    hidden = [repr(str(name)) for name in sections.left_out_of(audit.comparison, rows)]
-    return [
-        line
-        for line in audit.verdict
-        if not (line.startswith(SERVED_WORST) and any(name in line for name in hidden))
-    ]
+def _tried(audit: Audit, found: Comparison) -> str:
+    """The table of an audit, and what its lines and columns are."""
+    return (
+        sections.changes(found, plain=False, pick=audit.recommended)
+        + sections.listed(audit.methods)
+        + _told(legend(found)[1:])
+    )
+
+
+def _is_exact(result: Any, rows: bool) -> bool:
+    """Whether the objective may be shown, which is a mean over the training rows of weight."""
+    return rows or (result is not None and are_enough(result.dual_weights, LEAST))
 
 
 def _spread(names: list[str], losses: Any, weight: Any, unit: str, least: int) -> str:
@@ -250,17 +256,18 @@ def _foot(rows: bool) -> str:
     return f"<p>Made by drago.{said}</p>"
 
 
-def _withheld(facts: Facts, title: str | None) -> str:
+def _withheld(model: Any, n_rows: int, question: str, title: str | None) -> str:
     """Of so few rows nothing can be said that is no row data."""
     why = (
-        f"There are {facts.n_rows} rows. With rows=False nothing is said of fewer than {LEAST}, so "
-        "this report has no figures of them."
+        f"There are {n_rows} rows. With rows=False nothing is said of fewer than {LEAST}, or of "
+        "rows of which one has more than a tenth of the weight, so this report has no figures of "
+        "them."
     )
-    result = getattr(facts.model, "result_", None)
+    result = getattr(model, "result_", None)
     parts = [
         ("certificate", "The certificate", _told(words.certificate(result, exact=False))),
-        ("settings", "Settings and versions", sections.settings(facts.model)),
+        ("settings", "Settings and versions", sections.settings(model)),
     ]
     name = "Who is served worst" if title is None else title
-    lead = f'<p class="soft">{text(words.question(facts), None)}</p>{_verdict([why])}'
+    lead = f'<p class="soft">{text(question, None)}</p>{_verdict([why])}'
     return document(name, lead, parts, _foot(False))

@@ -15,14 +15,13 @@ from drago.estimators.groups import as_labels, given_names, labels_from
 from drago.estimators.report import WorstCaseReport, half_width, make_report
 from drago.estimators.sources import require_alone
 from drago.plotting._models import inside, unwrap
+from drago.report.privacy import LEAST, are_enough, equal_rows, pooled
 from drago.sources.source import Source
 
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 
-MISSING, SMALLER = "(missing)", "(smaller groups)"
-# Rows below which nothing is said of a part of them where row data is left out.
-LEAST = 10
+MISSING = "(missing)"
 TAIL = 0.1
 _BINS = 10
 # Relative distance of two objectives that are of the same rows, for coefficients of 64 and 32 bits.
@@ -58,6 +57,8 @@ class Facts:
         "predicted", "observed", "low", "high" and "rows" of bins; None for a regression.
     n_pooled : int
         Groups that are one here, because some of them are too small to be shown.
+    least : int
+        Rows below which nothing is said of some of them; 0 where row data is shown.
     """
 
     model: Any
@@ -73,6 +74,7 @@ class Facts:
     score: float
     calibration: dict[str, Array] | None
     n_pooled: int = 0
+    least: int = 0
 
     @property
     def classifies(self) -> bool:
@@ -82,6 +84,16 @@ class Facts:
     def has_groups(self) -> bool:
         """Whether there are groups to compare."""
         return len(self.worst.groups.get("group", ())) > 1
+
+    @property
+    def tells_tail(self) -> bool:
+        """Whether the loss of the worst tenth may be shown."""
+        return are_enough(self.worst.nominal_weights, self.least, TAIL)
+
+    @property
+    def tells_worst_case(self) -> bool:
+        """Whether the loss under worst-case weights may be shown."""
+        return are_enough(self.worst.dual_weights, self.least)
 
     @property
     def n_rows(self) -> int:
@@ -160,50 +172,34 @@ def _worst_case(
 
 
 def without_small_groups(facts: Facts, least: int) -> Facts:
-    """The same with the groups that `to_pool` names as one, for the worst-case weights too.
+    """The same with the groups that are too small as one, for the worst-case weights too.
 
-    Nothing is left of the groups where only one would be.
+    Which these are is said by `drago.report.privacy`. Where only one would be left, there are none.
     """
+    facts = replace(facts, least=least)
     worst = facts.worst
     if facts.groups is None:
         return facts
     there = worst.nominal_weights > 0
-    labels, counts = np.unique(facts.groups[there], return_counts=True)
-    hidden = to_pool(counts, least)
-    if not hidden.any():
+    labels, count = pooled(facts.groups[there], worst.nominal_weights[there], least)
+    if not count:
         return facts
-    names = [str(label) for label in labels[hidden].tolist()]
-    every = facts.groups.astype(str)
-    pooled = np.where(np.isin(every, names), SMALLER, every)
+    every = facts.groups.astype(str)  # of rows without weight nothing is said
+    every = every.astype(np.result_type(every, labels))
+    every[there] = labels
     q = worst.dual_weights
     if facts.model.uncertainty_.needs_groups:
         losses = worst.losses if facts.baseline is None else worst.losses - facts.baseline
-        codes = np.unique(pooled[there], return_inverse=True)[1].reshape(-1)
+        codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
         p = worst.nominal_weights[there]
         oracle = facts.model.uncertainty_.oracle(p, facts.model.divergence_, codes)
         q = np.zeros_like(q)
         q[there] = oracle.weights(losses[there], facts.model.shift_cost_)
     worst = make_report(
         worst.losses, worst.nominal_weights, q, tail_fraction=worst.tail_fraction, n_rows=0,
-        index=facts.index, groups=None if hidden.all() else pooled,
+        index=facts.index, groups=every if np.unique(labels).size > 1 else None,
     )  # fmt: skip
-    return replace(facts, groups=pooled, worst=worst, n_pooled=int(hidden.sum()))
-
-
-def to_pool(counts: Array, least: int) -> Array:
-    """Which groups to show as one: those of fewer than `least` rows, as far as these are as many.
-
-    Else the next smallest ones too: what is shown of all rows and of the other groups tells what
-    holds for the rest, so the rest must not be fewer rows than that.
-    """
-    order = np.argsort(counts, kind="stable")
-    sizes = counts[order]
-    hidden = int((sizes < least).sum())
-    if hidden:
-        hidden = max(hidden, 1 + int(np.searchsorted(np.cumsum(sizes), least)))
-    found = np.zeros(counts.size, dtype=bool)
-    found[order[:hidden]] = True
-    return found
+    return replace(facts, groups=every, worst=worst, n_pooled=count)
 
 
 def steps_of(model: Any) -> Any:
@@ -264,7 +260,7 @@ def _score(model: Any, X: Any, y: Array, weight: Vector) -> float:
 
 
 def _calibration(shares: Array, model: Any, y: Array, weight: Vector) -> dict[str, Array]:
-    """Probabilities against frequencies, in bins of equally many rows.
+    """Probabilities against frequencies, in bins of equal weight.
 
     For two classes the probability of the second one; for more, that of the predicted class.
     """
@@ -276,9 +272,12 @@ def _calibration(shares: Array, model: Any, y: Array, weight: Vector) -> dict[st
         confidence, right = shares.max(axis=1), shares.argmax(axis=1) == codes
     there = np.flatnonzero(weight > 0)
     order = there[np.argsort(confidence[there], kind="stable")]
-    count = max(1, min(_BINS, order.size // LEAST))
+    # A bin lacks at most a row of the weight of its share.
+    count = max(1, min(_BINS, int(equal_rows(weight[there]) / (LEAST + 1))))
+    mass = np.cumsum(weight[order])
+    ends = np.searchsorted(mass, mass[-1] * np.arange(1, count) / count)
     lines = []
-    for rows in np.array_split(order, count):
+    for rows in np.split(order, ends):
         p = weight[rows] / weight[rows].sum()
         seen = float(p @ right[rows])
         # A share of 0 or 1 has an interval too: as if two of each had been seen.

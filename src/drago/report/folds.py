@@ -21,7 +21,8 @@ from drago.estimators.baseline import folds, out_of_fold_losses
 from drago.estimators.groups import without_columns
 from drago.estimators.path import losses_on, robust_path
 from drago.estimators.presets import own_baseline
-from drago.report.facts import SMALLER, Facts, to_pool
+from drago.report.facts import Facts
+from drago.report.privacy import SMALLER, to_pool
 from drago.sources.source import Source
 from drago.terms.uncertainty import ESRM, Chi2Ball, CVaR, Extremile, KLBall
 
@@ -85,11 +86,8 @@ class Refits:
     is_finished: bool
 
 
-def refit(facts: Facts, least: int = 0) -> Refits | str:
-    """The models on folds; or why there are none, in a sentence.
-
-    Groups of fewer than `least` rows are judged as one, as `to_pool` tells.
-    """
+def refit(facts: Facts) -> Refits | str:
+    """The models on folds; or why there are none, in a sentence."""
     X, y, groups, weight = _rows(facts)
     why_not = _too_few(facts, y)
     if why_not:
@@ -141,10 +139,13 @@ def refit(facts: Facts, least: int = 0) -> Refits | str:
     losses = np.hstack([each for _, each in found])
     parts = np.concatenate([np.full(test.size, k) for k, (test, _) in enumerate(found)])
     pair = losses[[0, 1 + own]]
-    labels = None if groups is None or not facts.has_groups else _largest(groups[rows], least)
+    labels = None
+    if groups is not None and facts.has_groups:
+        labels = _largest(groups[rows], weight[rows], facts.least)
     judged = Judged(
-        pair, weight[rows], np.zeros(rows.size), labels, parts, None, np.full(2, np.nan)
-    )
+        pair, weight[rows], np.zeros(rows.size), labels, parts, None, np.full(2, np.nan),
+        least=facts.least,
+    )  # fmt: skip
     return Refits(
         comparison=side_by_side([MEAN, OWN], MEAN, judged, _SEED),
         curve=_curve([name for name, _, _ in wanted], losses, judged, facts.has_groups),
@@ -176,10 +177,10 @@ def _rows(facts: Facts) -> tuple[Any, Array, Array | None, Vector]:
     return X, facts.y[kept], groups, facts.weight[kept]
 
 
-def _largest(groups: Array, least: int) -> Array:
+def _largest(groups: Array, weight: Vector, least: int) -> Array:
     """The labels of the largest groups; the others are one, as intervals of so many take long."""
     labels, codes, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    kept = ~to_pool(counts, least)
+    kept = ~to_pool(codes.reshape(-1), weight, least)
     if labels.size > MOST_GROUPS:
         kept[np.argsort(-counts, kind="stable")[MOST_GROUPS - 1 :]] = False
     if kept.all():
@@ -287,7 +288,7 @@ def _subtracted(
 
 def _curve(names: list[str], losses: Matrix, judged: Judged, has_groups: bool) -> dict[str, Any]:
     """Mean loss, and that of the worst group or tenth, along the levels."""
-    found = metrics_of(replace(judged, losses=losses))(judged.weight[None, :])[0]
+    found = metrics_of(replace(judged, losses=losses))(judged.weight[None, :], judged.least)[0]
     worst = "worst_group_loss" if has_groups else "tail_excess"
     return {
         "model": [MEAN, *names],

@@ -98,6 +98,8 @@ svg text{font-size:13px}svg .tick{font-size:12.5px}svg .axis{font-size:13.5px}}
 @media print{body{font-size:10.5pt}header,main,footer{max-width:none;padding:0}nav{display:none}
 figure,tr,.verdict,.numbers div{break-inside:avoid}h2,h3{break-after:avoid}
 .figures{grid-template-columns:1fr 1fr;gap:12px}summary{list-style:none}.scroll{overflow:visible}
+table{font-size:8.5pt}td{white-space:normal}th,td{padding:.2rem .5rem .2rem 0}tbody th{min-width:0}
+td small{white-space:nowrap}caption span{max-width:none}
 pre{white-space:pre-wrap}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 

@@ -12,6 +12,7 @@ from drago._html import number, table, text
 from drago.plotting._models import is_heavy, is_wide
 from drago.plotting.losses import tail_means
 from drago.report.charts import Axis, Chart, axis_for, legend, thinned
+from drago.report.privacy import equal_rows
 
 Vector = npt.NDArray[np.float64]
 
@@ -48,13 +49,17 @@ def quantiles(losses: Vector, weight: Vector, levels: Any) -> Vector:
 
 
 def bin_means(losses: Vector, weight: Vector, least: int) -> tuple[Vector, Vector]:
-    """Mean losses of bins of at least so many rows, with the share in their middle."""
+    """The shares in the middle of bins of equal weight and at least so many rows, and their means.
+
+    A row at the end of a bin counts in both, in parts.
+    """
     order = np.argsort(losses, kind="stable")
-    bins = np.array_split(order, max(1, min(_MOST_BINS, losses.size // least)))
-    mass = np.array([weight[rows].sum() for rows in bins])
-    means = np.array([weight[rows] @ losses[rows] for rows in bins]) / mass
-    ends = np.cumsum(mass)
-    return (ends - mass / 2) / ends[-1], means
+    mass = np.concatenate([[0.0], np.cumsum(weight[order])])
+    total = np.concatenate([[0.0], np.cumsum(weight[order] * losses[order])])
+    count = max(1, min(_MOST_BINS, int(equal_rows(weight) / least)))
+    ends = np.arange(count + 1) / count
+    means = np.diff(np.interp(ends * mass[-1], mass, total)) * count / mass[-1]
+    return (ends[1:] + ends[:-1]) / 2, means
 
 
 def sorted_losses(names: Sequence[str], losses: Any, weight: Vector, unit: str, least: int) -> str:
@@ -64,7 +69,7 @@ def sorted_losses(names: Sequence[str], losses: Any, weight: Vector, unit: str, 
         found = [bin_means(np.asarray(one), weight, least) for one in losses]
         columns: dict[str, Any] = {"middle of the bin": [f"{100 * x:.3g}%" for x in found[0][0]]}
         columns |= {name: curve for name, (_, curve) in zip(names, found)}
-        behind = table(columns, f"Mean losses of {found[0][0].size} bins of equally many rows")
+        behind = table(columns, f"Mean losses of {found[0][0].size} bins of equal weight")
     else:
         levels = np.concatenate(
             [np.linspace(0.0, 0.98, min(200, max(2, n))), 1.0 - np.geomspace(0.02, 1.0 / n / 2, 60)]
@@ -92,7 +97,7 @@ def sorted_losses(names: Sequence[str], losses: Any, weight: Vector, unit: str, 
 
 def tail_risk(names: Sequence[str], losses: Any, weight: Vector, unit: str, least: int) -> str:
     """The mean loss of the worst share of the rows, as it shrinks."""
-    n = weight.size
+    n = equal_rows(weight) if least else weight.size
     p = weight / weight.sum()
     levels = np.geomspace(1.0, min(max(0.005, max(least, 1) / n), 0.5), 80)
     shown = np.array([1.0, 0.5, 0.2, 0.1, 0.05, 0.01])
@@ -207,7 +212,7 @@ def calibration(bins: dict[str, Any], of_two: bool, label: str) -> str:
         "predicted": bins["predicted"], "observed": bins["observed"], "low": bins["low"],
         "high": bins["high"], "rows": bins["rows"],
     }  # fmt: skip
-    behind = table(columns, "Predicted and observed, in bins of equally many rows")
+    behind = table(columns, "Predicted and observed, in bins of equal weight")
     return figure("calibration-picture", chart, "Are the probabilities right?", says, "", behind)
 
 
@@ -217,7 +222,8 @@ def weight_shares(q: Vector, p: Vector, least: int) -> str:
     order = np.argsort(-(q[there] / p[there]), kind="stable")
     x = np.concatenate([[0.0], np.cumsum(p[there][order])])
     y = np.concatenate([[0.0], np.cumsum(q[there][order])])
-    steps = 200 if not least else max(1, min(200, int(there.sum()) // least))
+    n = equal_rows(p)
+    steps = 200 if not least else max(1, min(200, int(n / least)))
     grid = np.linspace(0.0, 1.0, steps + 1)
     found = np.interp(grid, x, y)
     chart = Chart(
@@ -228,8 +234,11 @@ def weight_shares(q: Vector, p: Vector, least: int) -> str:
     chart.line(grid, found, "c1")
     tenth, half = np.interp([0.1, 0.5], x, y)
     says = (
-        "How much of the worst-case weight lies on how few rows; the dashed line is a plain mean. "
-        f"The tenth of the rows with the largest weights carries {100 * tenth:.3g}% of it, half of "
-        f"the rows {100 * half:.3g}%."
+        "How much of the worst-case weight lies on how few rows; the dashed line is a plain mean."
     )
+    if 0.1 * n >= least:
+        says += (
+            f" The tenth of the rows with the largest weights carries {100 * tenth:.3g}% of it, "
+            f"half of the rows {100 * half:.3g}%."
+        )
     return figure("weights-picture", chart, "How the weight is spread", says)

@@ -12,29 +12,15 @@ import numpy as np
 
 from drago._html import Safe, number, paragraph, table, text
 from drago._version import __version__
-from drago.advice.table import Comparison
+from drago.advice.table import NAMES, Comparison
 from drago.plotting._models import unit_of
 from drago.report import pictures, words
-from drago.report.facts import (
-    LEAST,
-    SMALLER,
-    TAIL,
-    Facts,
-    calibration_error,
-    label_of,
-    to_pool,
-)
+from drago.report.facts import TAIL, Facts, calibration_error, label_of
 from drago.report.folds import MOST_GROUPS, OWN, Refits
+from drago.report.privacy import LEAST, SMALLER
 
 # Groups that are shown, the worst-off ones.
 _MOST_GROUPS = 20
-_METRICS = {
-    "mean_loss": "mean loss",
-    "worst_group_loss": "worst group's loss",
-    "worst_group_excess": "worst group's excess",
-    "found_group_excess": "worst found group's excess",
-    "tail_excess": "worst tenth's excess",
-}
 _NO_GROUPS = (
     f"No group is shown, to protect the rows of groups that have fewer than {LEAST}: with all rows "
     "and the other groups these could be computed."
@@ -59,8 +45,9 @@ def key_numbers(facts: Facts) -> str:
     items = {
         "rows": number(facts.n_rows),
         "mean loss": number(worst.mean_loss),
-        f"loss of the worst {100 * TAIL:g}%": number(worst.tail_loss),
     }
+    if facts.tells_tail:
+        items[f"loss of the worst {100 * TAIL:g}%"] = number(worst.tail_loss)
     if np.isfinite(facts.score):
         name = "accuracy" if facts.classifies else "R² (share of variance explained)"
         items[name] = f"{facts.score:.3f}".replace("-", "−")
@@ -72,7 +59,7 @@ def key_numbers(facts: Facts) -> str:
     return f'<dl class="numbers">{cells}</dl>'
 
 
-def changes(found: Comparison, *, plain: bool, pick: str = "", rows: bool = True) -> str:
+def changes(found: Comparison, *, plain: bool, pick: str = "") -> str:
     """The table of models, with the intervals of what they change against the first.
 
     Parameters
@@ -82,20 +69,16 @@ def changes(found: Comparison, *, plain: bool, pick: str = "", rows: bool = True
         Whether an excess is a loss, because nothing was subtracted.
     pick : str
         A model that is marked.
-    rows : bool
-        False leaves the worst group's loss out where it is that of a group that is not shown.
     """
     first = found.models.index(found.reference)
-    names = [name for name in _METRICS if np.isfinite(found.table[name]).any()]
+    names = [name for name in NAMES if np.isfinite(found.table[name]).any()]
     if plain:
         names = [name for name in names if name != "worst_group_excess"]
-    if left_out_of(found, rows):
-        names = [name for name in names if name != "worst_group_loss"]
     columns: dict[str, list[Any]] = {
         "model": [f"{model} (recommended)" if model == pick else model for model in found.models]
     }
     for name in names:
-        called = _METRICS[name]
+        called = NAMES[name]
         if plain and name == "tail_excess":
             called = "worst tenth's loss"
         cells: list[Any] = []
@@ -145,9 +128,11 @@ def models(facts: Facts, refits: Refits | str, own: bool = True) -> str:
         columns: dict[str, list[Any]] = {
             "": ["this model, on these rows"],
             "mean loss": [worst.mean_loss],
-            "worst tenth's loss": [worst.tail_loss],
-            "loss under its worst-case weights": [worst.worst_case_loss],
         }
+        if facts.tells_tail:
+            columns["worst tenth's loss"] = [worst.tail_loss]
+        if facts.tells_worst_case:
+            columns["loss under its worst-case weights"] = [worst.worst_case_loss]
         if facts.has_groups:
             able = worst.groups["loss"][worst.groups["rows"] >= LEAST]
             columns["worst group's loss"] = [float(able[0]) if able.size else np.nan]
@@ -197,14 +182,17 @@ def groups(facts: Facts, refits: Refits | str) -> str:
     parts.append(scrolled(table(columns, caption), "Groups"))
     if count > shown.size:
         parts.append(paragraph(f"And {count - shown.size} more groups, which are better off."))
-    if facts.n_pooled:
-        parts.append(
-            paragraph(
-                f"{facts.n_pooled} groups are shown as one, {SMALLER}, to protect the rows of "
-                f"those that have fewer than {LEAST}."
-            )
-        )
-    return "".join(parts)
+    return "".join(parts) + _pooled(facts.n_pooled)
+
+
+def _pooled(count: int) -> str:
+    """That so many groups are one."""
+    if not count:
+        return ""
+    return paragraph(
+        f"{count} groups are shown as one, {SMALLER}, to protect the rows of those that have fewer "
+        f"than {LEAST}, or of which one row has more than a tenth of the weight."
+    )
 
 
 def _changes_of_groups(found: Comparison, labels: Sequence[str]) -> dict[str, list[str]]:
@@ -222,27 +210,17 @@ def _changes_of_groups(found: Comparison, labels: Sequence[str]) -> dict[str, li
     return {"change by robustness": cells}
 
 
-def left_out_of(found: Comparison, rows: bool) -> list[Any]:
-    """Groups of an audit of which nothing is said where row data is left out."""
-    count = len(found.models)
-    sizes = np.asarray(found.groups["rows"], dtype=np.int64)[::count]
-    hidden = to_pool(sizes, 0 if rows else LEAST)
-    return [name for name, is_hidden in zip(found.groups["group"][::count], hidden) if is_hidden]
-
-
-def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
+def audit_groups(found: Comparison, pick: str, unit: str, n_pooled: int = 0) -> str:
     """The groups of an audit under the mean fit, and what the others change for them."""
+    if not found.groups["group"]:
+        return paragraph(_NO_GROUPS)
     count = len(found.models)
     first = found.models.index(found.reference)
     loss = np.reshape(found.groups["loss"], (-1, count))
     sizes = np.asarray(found.groups["rows"])[::count]
     names = found.groups["group"][::count]
-    order = np.argsort(-loss[:, first], kind="stable")
-    left_out = left_out_of(found, rows)
-    kept = [int(g) for g in order if names[g] not in left_out]
-    hidden, shown = order.size - len(kept), kept[:_MOST_GROUPS]
-    if not shown:
-        return paragraph(_NO_GROUPS)
+    order = np.argsort(-loss[:, first], kind="stable").tolist()
+    shown = order[:_MOST_GROUPS]
     columns: dict[str, list[Any]] = {
         "group": [label_of(names[g]) for g in shown],
         "rows": [int(sizes[g]) for g in shown],
@@ -262,20 +240,15 @@ def audit_groups(found: Comparison, pick: str, unit: str, rows: bool) -> str:
         f"against the {found.reference}."
     )
     parts = [scrolled(table(columns, caption), "Groups")]
-    if len(kept) > len(shown):
-        parts.append(paragraph(f"And {len(kept) - len(shown)} more groups."))
-    if hidden:
-        parts.append(
-            paragraph(
-                f"{hidden} groups are left out, to protect the rows of those that have fewer than "
-                f"{LEAST}."
-            )
-        )
-    return "".join(parts)
+    if len(order) > len(shown):
+        parts.append(paragraph(f"And {len(order) - len(shown)} more groups."))
+    return "".join(parts) + _pooled(n_pooled)
 
 
 def curve(facts: Facts, refits: Refits) -> str:
-    """More and less robustness than the model's."""
+    """More and less robustness than the model's; empty where nothing may be said of it."""
+    if not np.isfinite(refits.curve["worst"]).any():
+        return ""
     _, whom = words.metric_of(facts)
     says = (
         f"Models with the settings of this one, but with another {refits.varied}, on rows that "
@@ -289,18 +262,18 @@ def curve(facts: Facts, refits: Refits) -> str:
     return figures(picture, scrolled(behind, "Trade-off"))
 
 
-def audit_curve(found: Comparison, unit: str, rows: bool = True) -> str:
-    """What was tried, as points."""
+def audit_curve(found: Comparison, unit: str) -> str:
+    """What was tried, as points; empty where nothing may be said of it."""
     given = np.isfinite(found.table["worst_group_loss"]).any()
     name = "worst_group_loss" if given else "found_group_excess"
-    if left_out_of(found, rows):
-        name = "worst_group_excess"
+    if not np.isfinite(found.table[name]).any():
+        return ""
     says = (
         "What was tried, on rows that it was not fitted on. To the left of and below the mean fit "
         "is better for all."
     )
     picture, behind = pictures.trade_off(
-        found.models, found.table["mean_loss"], found.table[name], _METRICS[name], unit, False, says
+        found.models, found.table["mean_loss"], found.table[name], NAMES[name], unit, False, says
     )
     return figures(picture, scrolled(behind, "Trade-off"))
 

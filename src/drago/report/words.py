@@ -104,7 +104,9 @@ def verdict(facts: Facts, refits: Refits | str) -> str:
     ends = f"95% interval of the change {interval(low, high, base[name])}"
     change = f"from {number(base[name])} to {number(own[name])} ({ends})"
     price = f"The mean loss changes by {relative(own, base)}"
-    if low == high == 0.0:
+    if not math.isfinite(base[name]):
+        words = f"What happens to {whom} is not shown, because these are too few rows. {price}."
+    elif low == high == 0.0:
         words = "The robust model and the mean model are the same here."
     elif high < 0:
         words = f"Robustness helps {whom}: the loss falls {change}. {price}."
@@ -164,6 +166,8 @@ def _served(facts: Facts) -> str:
             f"The model serves the group {label!r} worst: a mean loss of {number(loss)}, "
             f"{number(worst.mean_loss)} on all rows."
         )
+    if not facts.tells_tail:
+        return f"The model loses {number(worst.mean_loss)} on average."
     return (
         f"The model loses {number(worst.mean_loss)} on average, and {number(worst.tail_loss)} on "
         "the worst tenth of the rows."

@@ -105,26 +105,23 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
             (*_newton(problem), LBFGS()),
             f"auto took lbfgs with scaled steps, {where}; ",
         )
-    unknowns = n_unknowns(problem)
+    size = f"because there are {problem.n_samples} rows and {n_unknowns(problem)} coefficients; "
     if class_descent.is_for(problem):
-        why = f"auto took lbfgs with scaled steps, for {problem.n_outputs} classes; "
+        why = f"auto took lbfgs with scaled steps, because there are {problem.n_outputs} classes; "
         return IN_METRIC, (*_newton(problem), LBFGS()), why
     if _is_for_newton(problem):
-        why = f"auto took newton, for {problem.n_samples} rows and {unknowns} unknowns; "
-        return Newton(), (IN_METRIC,), why
+        return Newton(), (IN_METRIC,), f"auto took newton, {size}"
     # Another try would call a user's loss where it may not like it.
     users = problem.loss.is_users
     if _is_well_conditioned(problem):
-        why = "auto took lbfgs, for well-conditioned features; "
+        why = "auto took lbfgs, because the features are well-conditioned; "
         return LBFGS(), () if users else (IN_METRIC, *_newton(problem)), why
     wide = problem.n_samples < problem.n_features and problem.n_entries > _RULE.tiny
     if wide and _is_for_drago(problem):
-        why = f"auto took drago, for {problem.n_samples} rows and {unknowns} unknowns; "
-        return Drago(), (LBFGS(),), why
+        return Drago(), (LBFGS(),), f"auto took drago, {size}"
     few = problem.n_samples < _RULE.rows_per_unknown * problem.n_features * problem.n_outputs
     if wide or (problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg):
-        why = f"auto took lbfgs, for {problem.n_samples} rows and {unknowns} unknowns; "
-        return LBFGS(), () if users else (IN_METRIC,), why
+        return LBFGS(), () if users else (IN_METRIC,), f"auto took lbfgs, {size}"
     others = () if users else (*_newton(problem), LBFGS())
     return IN_METRIC, others, "auto took lbfgs with scaled steps, the fastest on most problems; "
 

@@ -211,7 +211,7 @@ class _LBFGSRun:
         return w, self.along * x[self.shape[0] * self.shape[1] :] - self.mean @ w
 
     def minimise(self, nu: float, accuracy: float) -> str:
-        """Minimise P with the shift cost `nu`, roughly to `accuracy`; returns scipy's reason."""
+        """Minimise P with the shift cost `nu`, roughly to `accuracy`; returns why it ended."""
         from scipy.optimize import minimize
 
         problem = self.problem
@@ -247,7 +247,7 @@ class _LBFGSRun:
             self._observe(seen[self.x.tobytes()])
         while True:
             before, n_iter = value, self.n_iter
-            out = minimize(
+            minimize(
                 value_and_gradient,
                 self.x,
                 jac=True,
@@ -272,7 +272,7 @@ class _LBFGSRun:
         if accuracy == 0.0 and problem.rows.has("compiled") and not bounded:
             # The objective is level up to rounding; with a tiny mu the gradient has to fall on.
             self._descend(nu, accuracy)
-        return str(out.message)
+        return "the objective does not fall any more"
 
     def _descend(self, nu: float, accuracy: float) -> str:
         """The same by our own searches along lines, which cost no visit to the data."""
