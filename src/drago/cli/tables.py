@@ -73,7 +73,9 @@ def read(path: str) -> pd.DataFrame:
     _require_file(path)
     with _named(path, kind):
         if kind == "csv":
-            frame = pd.read_csv(path, sep=_separator(path), low_memory=False)
+            frame = pd.read_csv(
+                path, sep=_separator(path), low_memory=False, float_precision="round_trip"
+            )
         elif kind == "feather":
             frame = arrow("pyarrow.feather").read_table(path).to_pandas()
         else:
