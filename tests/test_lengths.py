@@ -478,6 +478,7 @@ NO_ARRAYS = {
     *("Audit", "Comparison"),
     *("Source", "SourceChangedError", "CacheError", "ClusterError"),
     *("read_parquet", "from_arrow", "from_batches"),  # columns by name, or a user's own reader
+    "from_dask",  # collections of Dask's, whose lengths are known when they are computed
     *("ModelFileError", "SolverResult", "Status", "load", "save", "tune"),
     *("Drago", "LBFGS", "Newton", "SGD", "LSVRG", "Prospect", "GradientDescent", "AGOG"),
     *(f"datasets.{name}" for name in drago.datasets.__all__),

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from drago.sources.api import from_batches as from_batches
     from drago.sources.api import read_parquet as read_parquet
     from drago.sources.cache import CacheError as CacheError
+    from drago.sources.cluster import from_dask as from_dask
     from drago.sources.source import Source as Source
     from drago.terms.constraints import Box as Box
     from drago.terms.constraints import L2Ball as L2Ball
@@ -143,6 +144,7 @@ _HOME = {
     "from_arrow": "sources.api",
     "from_batches": "sources.api",
     "CacheError": "sources.cache",
+    "from_dask": "sources.cluster",
     "Source": "sources.source",
     "SourceChangedError": "files.blocks",
     "CVaR": "terms.uncertainty",

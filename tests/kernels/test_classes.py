@@ -165,6 +165,28 @@ def test_descent_with_a_baseline_and_diagonal_metric():
     assert drago.solve(wide, tol=1e-6).status == "optimal"
 
 
+@pytest.mark.parametrize("k", [15, 16, 21, 46])
+def test_descent_with_many_classes(k):
+    """Up to 15 classes the softmax goes class by class, beyond row by row, filled up."""
+    problem = problem_of(n=6 * k, d=3, k=k, fit_intercept=True)
+    found = drago.solve(problem, "auto", tol=1e-9)
+    assert "classes" in found.message and found.status == "optimal"
+    other = drago.solve(problem, drago.LBFGS(), tol=1e-8)
+    np.testing.assert_allclose(found.primal, other.primal, rtol=1e-7)
+
+
+def test_the_first_step_among_many_features_is_not_too_long():
+    """With fewer rows than features their mean squares tell too little of the curvature."""
+    rng = np.random.default_rng(7)
+    y = np.arange(80) % 4
+    X = 3.0 * rng.normal(size=(4, 200))[y] / np.sqrt(200.0) + rng.normal(size=(80, 200))
+    settings = {"uncertainty": drago.CVaR(0.5), "shift_cost": 0.05, "l2_reg": 1e-2}
+    problem = drago.DROProblem(X, y, loss="multinomial", **settings)
+    assert class_descent.metric_kind(problem) == "diagonal"
+    found = drago.solve(problem, tol=1e-5)
+    assert found.status == "optimal" and found.n_iter <= 16
+
+
 def test_the_search_keeps_to_limits():
     with pytest.warns(ConvergenceWarning, match="max_iter=7"):
         found = drago.solve(problem_of(), drago.LBFGS(metric="auto"), tol=0.0, max_iter=7)

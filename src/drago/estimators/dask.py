@@ -72,16 +72,19 @@ class DaskSupport:
     @interruptible
     def _fit_dask(self: Any, X: Any, y: Any, **given: Any) -> None:
         """Solve the problem of collections and set the fitted attributes."""
-        if isinstance(X, ClusterSource):
+        source = X if isinstance(X, ClusterSource) else None
+        if source is not None:
             require_alone(X, y=y, **given)
             given = {name: getattr(X, name) for name in given}
             X, y = X.X, X.y
             if y is not None and not is_classifier(self):
                 y = y.astype(float)
         with displayed(self.verbose):
-            self._solve_dask(X, y, given)
+            self._solve_dask(X, y, given, source)
 
-    def _solve_dask(self: Any, X: Any, y: Any, given: dict[str, Any]) -> None:
+    def _solve_dask(
+        self: Any, X: Any, y: Any, given: dict[str, Any], source: ClusterSource | None
+    ) -> None:
         began = time.perf_counter()
         self._require_simple()
         if y is None:
@@ -100,13 +103,14 @@ class DaskSupport:
         baseline = given.pop("baseline")
         if baseline is None:
             baseline = self._attainable_of(X, y, given)
+        rows: dict[str, Any] = {"X": X, "y": y, **given}
+        if source is not None:  # which knows the client, and how much memory there is
+            rows = {"X": source._replace(**rows, baseline=None), "y": None}
         problem = DROProblem(
-            X,
-            y,
+            **rows,
             loss=self._loss(),
             divergence=self.divergence,
             **levels,
-            **given,
             fit_intercept=self.fit_intercept,
             constraint=self.constraint,
             baseline=baseline,

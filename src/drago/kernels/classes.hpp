@@ -36,11 +36,15 @@ DRAGO_INLINE double log1p_positive(double x) {
 namespace detail {
 
 // A few classes are too few to fill the lanes of a vector: class by class over some rows.
-inline constexpr Index few_classes = 32, few_rows = 32;
+inline constexpr Index few_classes = 15, few_rows = 32;
+// Rows of more classes are filled up to a multiple of so many, with what has an exponential of 0.
+inline constexpr Index class_lanes = 4;
+inline constexpr double no_class = -1e300;
 
 template <bool has_step>
 inline void softmax_of_few(Vec<const std::int64_t> y, const double* from, const double* step,
-                           double t, Index k, double* raw, Out losses, double* slopes) {
+                           double t, Index k, double* raw, Out losses, double* slopes,
+                           double* along, double* bends) {
     alignas(64) double z[few_classes][few_rows] = {};
     alignas(64) double top[few_rows], label[few_rows] = {}, above[few_rows] = {};
     alignas(64) double others[few_rows], total[few_rows], scale[few_rows];
@@ -97,49 +101,88 @@ inline void softmax_of_few(Vec<const std::int64_t> y, const double* from, const 
         double* __restrict to = slopes + first * k;
         for (Index i = 0; i < size; ++i)
             for (Index c = 0; c < k; ++c) to[i * k + c] = z[c][i];
+        if constexpr (has_step) {
+            const double* __restrict move = step + first * k;
+            for (Index i = 0; i < size; ++i) {
+                double rise = 0.0, bend = -2.0 * to[i * k + y[first + i]];
+                for (Index c = 0; c < k; ++c) {
+                    const double s = to[i * k + c];
+                    rise += s * move[i * k + c], bend -= s * s;
+                }
+                along[first + i] = rise, bends[first + i] = bend;
+            }
+        }
     }
 }
 
 template <bool has_step>
 inline void softmax_of_many(Vec<const std::int64_t> y, const double* from, const double* step,
-                            double t, Index k, double* raw, Out losses, double* slopes) {
-    const Index most = std::max<Index>(1, std::min(class_rows, class_block / k));
-    double rest[class_rows], above[class_rows];
+                            double t, Index k, double* raw, Out losses, double* slopes,
+                            double* along, double* bends) {
+    const Index width = (k + class_lanes - 1) / class_lanes * class_lanes;
+    const Index most = std::max<Index>(1, std::min(class_rows, class_block / width));
+    Scratch room(static_cast<std::size_t>(most * width), no_class);
+    double rest[class_rows], above[class_rows], of_label[class_rows];
     for (Index first = 0; first < y.size; first += most) {
-        const Index size = std::min(most, y.size - first), entries = size * k;
-        const double* __restrict source = from + first * k;
-        double* __restrict e = slopes + first * k;
-        if constexpr (has_step) {
-            const double* __restrict move = step + first * k;
-            double* __restrict to = raw + first * k;
-#pragma omp simd
-            for (Index j = 0; j < entries; ++j) to[j] = source[j] + t * move[j];
-            source = to;
-        }
+        const Index size = std::min(most, y.size - first);
         for (Index i = 0; i < size; ++i) {
-            const double* __restrict z = source + i * k;
-            double* __restrict own = e + i * k;
-            double top = z[0];
+            const double* __restrict source = from + (first + i) * k;
+            double* __restrict own = room.data() + i * width;
+            double top = -infinity;
+            if constexpr (has_step) {
+                const double* __restrict move = step + (first + i) * k;
+                double* __restrict to = raw + (first + i) * k;
 #pragma omp simd reduction(max : top)
-            for (Index c = 1; c < k; ++c) top = z[c] > top ? z[c] : top;
-            above[i] = top - z[y[first + i]];
-#pragma omp simd
-            for (Index c = 0; c < k; ++c) own[c] = z[c] - top;
-        }
-#pragma omp simd
-        for (Index j = 0; j < entries; ++j) e[j] = exp_fast(e[j]);
-        for (Index i = 0; i < size; ++i) {
-            double* __restrict own = e + i * k;
+                for (Index c = 0; c < k; ++c) {
+                    const double there = source[c] + t * move[c];
+                    to[c] = there, own[c] = there;
+                    top = there > top ? there : top;
+                }
+            } else {
+#pragma omp simd reduction(max : top)
+                for (Index c = 0; c < k; ++c) {
+                    own[c] = source[c];
+                    top = source[c] > top ? source[c] : top;
+                }
+            }
             const Index label = y[first + i];
+            above[i] = top - own[label];
             // log(total) loses the digits of a loss near 0: total - 1 is summed without the 1.
+            own[label] = no_class;
             double others = 0.0;
 #pragma omp simd reduction(+ : others)
-            for (Index c = 0; c < k; ++c) others += c != label ? own[c] : 0.0;
-            const double total = others + own[label], scale = 1.0 / total;
-            rest[i] = above[i] == 0.0 ? others : total - 1.0;
+            for (Index c = 0; c < width; ++c) {
+                const double e = exp_fast(own[c] - top);
+                own[c] = e;
+                others += e;
+            }
+            rest[i] = others;
+        }
 #pragma omp simd
-            for (Index c = 0; c < k; ++c) own[c] *= scale;
-            own[label] = -others * scale;
+        for (Index i = 0; i < size; ++i) of_label[i] = exp_fast(-above[i]);
+        for (Index i = 0; i < size; ++i) {
+            double *__restrict own = room.data() + i * width, *__restrict to = slopes + (first + i) * k;
+            const Index label = y[first + i];
+            const double others = rest[i], total = others + of_label[i], scale = 1.0 / total;
+            const double at_label = -others * scale;
+            rest[i] = above[i] == 0.0 ? others : total - 1.0;
+            if constexpr (has_step) {
+                const double* __restrict move = step + (first + i) * k;
+                double rise = 0.0, square = 0.0;
+#pragma omp simd reduction(+ : rise, square)
+                for (Index c = 0; c < k; ++c) {
+                    const double s = own[c] * scale;
+                    to[c] = s;
+                    rise += s * move[c], square += s * s;
+                }
+                along[first + i] = rise + at_label * move[label];
+                bends[first + i] = -2.0 * at_label - at_label * at_label - square;
+            } else {
+#pragma omp simd
+                for (Index c = 0; c < k; ++c) to[c] = own[c] * scale;
+            }
+            to[label] = at_label;
+            for (Index c = k; c < width; ++c) own[c] = no_class;
         }
         double* __restrict out = losses.data + first;
 #pragma omp simd
@@ -150,14 +193,16 @@ inline void softmax_of_many(Vec<const std::int64_t> y, const double* from, const
 }  // namespace detail
 
 // Softmax cross-entropy of rows: losses, and slopes (softmax minus one-hot), at raw + t step where
-// there is a step; then `raw` receives that. The labels are numbers of outputs.
+// there is a step; then `raw` receives that, `along` each row's <slopes, step>, and `bends` its
+// tr(diag(pi) - pi pi'). The labels are numbers of outputs.
 template <bool has_step>
 inline void softmax_rows(Vec<const std::int64_t> y, const double* from, const double* step,
-                         double t, Index k, double* raw, Out losses, double* slopes) {
+                         double t, Index k, double* raw, Out losses, double* slopes,
+                         double* along = nullptr, double* bends = nullptr) {
     if (k <= detail::few_classes) {
-        detail::softmax_of_few<has_step>(y, from, step, t, k, raw, losses, slopes);
+        detail::softmax_of_few<has_step>(y, from, step, t, k, raw, losses, slopes, along, bends);
     } else {
-        detail::softmax_of_many<has_step>(y, from, step, t, k, raw, losses, slopes);
+        detail::softmax_of_many<has_step>(y, from, step, t, k, raw, losses, slopes, along, bends);
     }
 }
 
@@ -181,8 +226,8 @@ inline void balance_rows(Vec<const std::int64_t> y, Mat<const double> raw, In lo
 
 // The curvature of the weighted losses in the raw predictions, in the mean over the directions in
 // which they have one: sum_i q_i tr(diag(pi_i) - pi_i pi_i') / (k - 1), or a little more than 0.
+inline constexpr double least_curvature = 1e-9;
 inline double mean_curvature(Vec<const std::int64_t> y, In q, Mat<const double> slopes) {
-    const double least = 1e-9;
     double total = 0.0;
     for (Index i = 0; i < q.size; ++i) {
         if (q[i] == 0.0) continue;
@@ -192,7 +237,7 @@ inline double mean_curvature(Vec<const std::int64_t> y, In q, Mat<const double> 
         for (Index c = 0; c < slopes.cols; ++c) square += s[c] * s[c];
         total -= q[i] * (2.0 * s[y[i]] + square);
     }
-    return std::max(total, least) / static_cast<double>(slopes.cols - 1);
+    return std::max(total, least_curvature) / static_cast<double>(slopes.cols - 1);
 }
 
 // sum_i q_i <slopes_i, step_i>, over the rows of weight.

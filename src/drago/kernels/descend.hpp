@@ -58,6 +58,8 @@ struct ClassMemory {
 inline constexpr double wolfe_fall = 1e-4, wolfe_flat = 0.6, search_rounding = 1e-14;
 inline constexpr int search_trials = 25, search_slow = 2;
 inline constexpr double search_longest = 1e10;
+// Raw predictions of this many by the rows of a tile are made and used at once.
+inline constexpr Index cached_entries = 1024;
 // A weight lies on its cap up to this share; what the diagonal of a Hessian is raised by, and that
 // of the intercepts, which are not determined.
 inline constexpr double on_cap = 1e-12, newton_ridge = 1e-13, newton_level = 1e-10;
@@ -78,15 +80,15 @@ class ClassDescent {
                  Out step, Out theta, Out slope, ClassMemory& memory, double tau)
         : of(of), d(of.X.cols), k(here.raw.cols), n(of.X.rows), size(theta.size), here(here),
           there(other), theta(theta), slope(slope), memory(memory), tau(tau),
-          room(static_cast<std::size_t>(3 * size + 2 * k)), coefficients(64), draw(draw.data),
+          room(static_cast<std::size_t>(3 * size + 2 * k + 2 * n)), coefficients(64), draw(draw.data),
           dx(step.data) {
         fresh = room.data(), turned = fresh + size, spare = turned + size;
-        sums = spare + size, shift = sums + k;
+        sums = spare + size, shift = sums + k, along = shift + k, bends = along + n;
     }
 
     // Where theta is, with the gradient there. The raw predictions are given, or are made.
     double start() {
-        predict(theta.data, here.raw.data);
+        product(theta.data).rows(of.X, 0, n, here.raw.data);
         Along at = evaluate_there(0.0, here.raw.data);
         std::swap(here, there);
         gradient();
@@ -122,6 +124,7 @@ class ClassDescent {
             std::copy(slope.data, slope.data + size, fresh);
             for (Index j = 0; j < size; ++j) theta[j] += found.t * dx[j];
             gradient();
+            bend = weighted(bends, least_curvature) / static_cast<double>(k - 1);
             remember(found.t);
             answer.value = found.value;
             ++answer.iterations;
@@ -156,7 +159,7 @@ class ClassDescent {
     ClassMemory& memory;
     double tau;
     Scratch room, coefficients;
-    double *draw, *dx, *fresh, *turned, *spare, *sums, *shift;
+    double *draw, *dx, *fresh, *turned, *spare, *sums, *shift, *along, *bends;
     double last = -1.0, ridge[3] = {};
     Index trials = 0;
     // The curvature of the losses here, in the raw predictions: the metric goes along with it.
@@ -168,15 +171,15 @@ class ClassDescent {
         return drago::sums<1>(size, term)[0];
     }
 
-    // to = X w + b at some theta.
-    void predict(const double* at, double* to) {
+    // The product X w + b with some theta.
+    NarrowProduct product(const double* at) {
         std::fill(shift, shift + k, 0.0);
         if (of.intercept) {
             for (Index c = 0; c < k; ++c) shift[c] = at[d * k + c];
             for (Index j = 0; j < d; ++j)
                 for (Index c = 0; c < k; ++c) shift[c] -= of.mean[j] * at[j * k + c];
         }
-        narrow_predict(of.X, {at, d, k}, {shift, k}, {to, n, k});
+        return {{at, d, k}, {shift, k}};
     }
 
     // to = B^-1 from, with the metric B.
@@ -208,7 +211,6 @@ class ClassDescent {
         }
         if (of.intercept) std::copy(sums, sums + k, slope.data + d * k);
         take_apart();
-        bend = mean_curvature(of.y, here.q, here.slopes);
     }
 
     // The slopes' sums, and the square of the gradient in w, from the gradient.
@@ -316,16 +318,54 @@ class ClassDescent {
         memory.count = std::min(memory.count + 1, memory.steps.rows);
     }
 
+    // The sum of an entry for each row by the weights here, and something at least.
+    double weighted(const double* entries, double least) const {
+        double total = 0.0;
+        for (Index i = 0; i < n; ++i) total += here.q[i] * entries[i];
+        return std::max(total, least);
+    }
+
     // The objective and its slope at length t, and all of the point `there`.
     Along evaluate(double t) {
-        softmax_rows<true>(of.y, here.raw.data, draw, t, k, there.raw.data, there.losses,
-                           there.slopes.data);
+        move(t, 0, n);
         return finish(t);
+    }
+
+    // The same, and the raw predictions along dx before: some rows at a time, which stay in the cache.
+    Along draw_and_evaluate(double t) {
+        const NarrowProduct along_dx = product(dx);
+        const Index most = std::max(cached_entries / k, Index{1}) * narrow_rows;
+        for (Index first = 0; first < n; first += most) {
+            const Index end = std::min(first + most, n);
+            along_dx.rows(of.X, first, end, draw);
+            move(t, first, end);
+        }
+        return finish(t);
+    }
+
+    // The curvature of the weighted losses here along the raw predictions of a step.
+    double bend_along() const {
+        double total = 0.0;
+        for (Index i = 0; i < n; ++i) {
+            if (here.q[i] == 0.0) continue;
+            const double *s = here.slopes.row(i), *m = draw + i * k, own = m[of.y[i]];
+            double mean = own, square = own * own;
+            for (Index c = 0; c < k; ++c) mean += s[c] * m[c], square += s[c] * m[c] * m[c];
+            total += here.q[i] * (square - mean * mean);
+        }
+        return std::max(total, 0.0);
+    }
+
+    void move(double t, Index first, Index end) {
+        const Index size = end - first, entry = first * k;
+        softmax_rows<true>({of.y.data + first, size}, here.raw.data + entry, draw + entry, t, k,
+                           there.raw.data + entry, {there.losses.data + first, size},
+                           there.slopes.data + entry, along + first, bends + first);
     }
 
     Along evaluate_there(double t, const double* raw) {
         std::copy(raw, raw + n * k, there.raw.data);
-        std::fill(draw, draw + n * k, 0.0);
+        std::fill(along, along + n, 0.0);
         std::fill(ridge, ridge + 3, 0.0);
         for (Index j = 0; j < d * k; ++j) ridge[0] += theta[j] * theta[j];
         softmax_rows<false>(of.y, raw, nullptr, 0.0, k, nullptr, there.losses, there.slopes.data);
@@ -358,14 +398,14 @@ class ClassDescent {
         }
         if (!of.is_kl) away -= 0.5;
         const double square = ridge[0] + t * (2.0 * ridge[1] + t * ridge[2]);
-        const double rise = slope_along(there.q, there.slopes, {draw, n, k});
+        double rise = 0.0;
+        for (Index i = 0; i < n; ++i) rise += there.q[i] * along[i];
         return {t, loss - of.nu * away + 0.5 * of.mu * square,
                 rise + of.mu * (ridge[1] + t * ridge[2])};
     }
 
     // A length that meets the conditions of Wolfe; whether one was found.
     bool search(double value, double falling, Along& best) {
-        predict(dx, draw);
         std::fill(ridge, ridge + 3, 0.0);
         for (Index j = 0; j < d * k; ++j) {
             ridge[0] += theta[j] * theta[j];
@@ -378,8 +418,16 @@ class ClassDescent {
         bool has_high = false, has_best = false;
         std::vector<double> widths;
         double t = 1.0;
+        // The first step, before pairs tell a scale: features that are not independent bend it more
+        // than their mean squares say, and one that is too long leads far astray.
+        const bool is_measured = memory.count == 0 && !by_newton && of.basis.empty();
+        if (is_measured) {
+            product(dx).rows(of.X, 0, n, draw);
+            t = std::min(1.0, -falling / (bend_along() + of.mu * ridge[2]));
+        }
         for (int trial = 0; trial < search_trials; ++trial) {
-            const Along at = evaluate(t);
+            const bool has_draw = trial > 0 || is_measured;
+            const Along at = has_draw ? evaluate(t) : draw_and_evaluate(t);
             const bool fallen = at.value <= value + wolfe_fall * t * falling;
             if (fallen || (at.value <= level && at.slope <= -0.8 * falling)) {
                 if (std::abs(at.slope) <= -wolfe_flat * falling) {

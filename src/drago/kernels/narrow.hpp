@@ -87,25 +87,40 @@ inline void add_rows(const double* const* x, Index count, Index d, const double*
 
 }  // namespace detail
 
-// raw = X w + b.
-inline void narrow_predict(Mat<const double> X, Mat<const double> w, In b, Mat<double> raw) {
-    const Index n = X.rows, d = X.cols, k = w.cols, width = narrow_width(k);
-    Scratch filled(static_cast<std::size_t>((d + 1) * width));
-    double* shift = filled.data() + d * width;
-    for (Index j = 0; j < d; ++j) std::copy(w.row(j), w.row(j) + k, filled.data() + j * width);
-    std::copy(b.data, b.data + k, shift);
-    for (Index i = 0; i < n; i += narrow_rows) {
-        const int count = static_cast<int>(std::min<Index>(narrow_rows, n - i));
-        const double* x[narrow_rows];
-        for (int r = 0; r < narrow_rows; ++r) x[r] = X.row(i + std::min(r, count - 1));
-        Index c = 0;
-        for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
-            detail::predict_tile<2 * narrow_step>(x, count, d, filled.data() + c, width, shift + c,
-                                                  raw.row(i) + c, k, k - c);
-        if (c < width)
-            detail::predict_tile<narrow_step>(x, count, d, filled.data() + c, width, shift + c,
-                                              raw.row(i) + c, k, k - c);
+// raw = X w + b, for some rows at a time.
+class NarrowProduct {
+  public:
+    NarrowProduct(Mat<const double> w, In b)
+        : d(w.rows), k(w.cols), width(narrow_width(k)),
+          filled(static_cast<std::size_t>((d + 1) * width)) {
+        for (Index j = 0; j < d; ++j) std::copy(w.row(j), w.row(j) + k, filled.data() + j * width);
+        std::copy(b.data, b.data + k, filled.data() + d * width);
     }
+
+    void rows(Mat<const double> X, Index first, Index end, double* raw) const {
+        const double *w = filled.data(), *shift = w + d * width;
+        for (Index i = first; i < end; i += narrow_rows) {
+            const int count = static_cast<int>(std::min<Index>(narrow_rows, end - i));
+            const double* x[narrow_rows];
+            for (int r = 0; r < narrow_rows; ++r) x[r] = X.row(i + std::min(r, count - 1));
+            double* to = raw + i * k;
+            Index c = 0;
+            for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
+                detail::predict_tile<2 * narrow_step>(x, count, d, w + c, width, shift + c, to + c,
+                                                      k, k - c);
+            if (c < width)
+                detail::predict_tile<narrow_step>(x, count, d, w + c, width, shift + c, to + c, k,
+                                                  k - c);
+        }
+    }
+
+  private:
+    const Index d, k, width;
+    Scratch filled;
+};
+
+inline void narrow_predict(Mat<const double> X, Mat<const double> w, In b, Mat<double> raw) {
+    NarrowProduct(w, b).rows(X, 0, X.rows, raw.data);
 }
 
 // out = X' (q slopes), and the sums of q slopes; only rows of weight are visited.

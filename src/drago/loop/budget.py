@@ -90,6 +90,11 @@ class Budget:
             return _RULE.first
         return max(_RULE.advance + _RULE.share * n_passes - self.passes, _RULE.least)
 
+    @property
+    def credit_for_look(self) -> float:
+        """What one may cost that is due by count while a measured estimate is far from the goal."""
+        return _RULE.first
+
     def last_word(self, n_passes: float) -> float:
         """What a certificate at the end takes; on small data nobody waits for it."""
         if not self.is_large:

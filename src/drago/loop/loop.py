@@ -310,13 +310,18 @@ class Loop:
 
     def _is_due(self, iterate: Iterate) -> bool:
         """Whether a certificate is due: the method or its estimate says so, or it is time again."""
-        if iterate.milestone or self.goal.seems_reached(iterate, self.best):
+        if self._is_asked_for(iterate):
             return True
         return not self.trusting and self.budget.is_look_due(iterate)
+
+    def _is_asked_for(self, iterate: Iterate) -> bool:
+        return iterate.milestone or self.goal.seems_reached(iterate, self.best)
 
     def _credit(self, iterate: Iterate, late: bool) -> float:
         """What a certificate may cost; no more than there is time for, where that runs out."""
         credit = self.budget.credit(iterate.n_passes)
+        if iterate.is_measured and not (late or self._is_asked_for(iterate)):
+            credit = self.budget.credit_for_look
         if late and self.clock.pace > 0:
             credit = min(credit, self.budget.credit_for((self.time_left or 0.0) / self.clock.pace))
         return credit

@@ -78,12 +78,12 @@ class RowStore(OneProcess):
     is_uniform: bool = False
     """Whether all nominal weights are known to be equal."""
     n_rounds: int = 0
+    notice: str = ""  # where the rows are, if that is worth a word to whoever watches
     least_part: int = 2000
     most_part: int = 1 << 62
     """Rows below which a smaller problem takes no less time, and those that `take` has room for."""
     thin: float = 0.4
-    """The share of the rows below which a visit to these alone is worth more than one to a block:
-    the exact primal gradient of DRAGO."""
+    """The share of rows below which DRAGO visits these alone, and not a block: it is exact then."""
     small: int = 1 << 19
     """Entries of X below which a visit costs less than what goes with it."""
 

@@ -28,8 +28,12 @@ class _DescentRule:
     """Pairs of steps and changes of the gradient that are kept."""
     at_once: int = 4
     """Iterations after which it is looked at whether there is use in more."""
-    least: int = 8
-    """And after which their pace can be told."""
+    least: int = 16
+    """And after which their pace can be told,"""
+    faster: float = 2.0
+    """which may become so many times as fast as pairs are gathered."""
+    enough: float = 0.9
+    """They end where what was gained and what is left are this share of what may be gained."""
     full: float = 0.5
     """The directions of the features are found where that takes this share of the products with
     the features in as many iterations as there are pairs, or less."""
@@ -69,7 +73,8 @@ def class_minimum(
     wanted : float
         What ``||gradient||^2 / (2 mu)`` is to fall to.
     room : float
-        Where the objective falls by more than that there is no use in the minimum.
+        Where the objective falls by more than that there is no use in the minimum; and none in more
+        steps where they would not lead there.
     most : int
         Iterations at most.
     is_patient : bool
@@ -114,9 +119,12 @@ def class_minimum(
     start_rest = rest = found[4]
     done = state = count = following = 0
     while state == 0 and done < most and start_value - value <= room:
+        if start_value - value + rest <= _RULE.enough * room < math.inf:
+            break
         if done >= _RULE.least and not is_patient:
             fallen = math.log(max(start_rest / max(rest, 1e-300), 1.0 + 1e-9))
-            if done * math.log(max(rest / max(wanted, 1e-300), 1.0)) > (most - done) * fallen:
+            left = _RULE.faster * (most - done)
+            if done * math.log(max(rest / max(wanted, 1e-300), 1.0)) > left * fallen:
                 break
         # Its share of what was gained over a reference that lies 1 above the start.
         at_once = min(_RULE.at_once, most - done)

@@ -121,6 +121,10 @@ class ArrayPart(Part, ArrayRows):
         """Arrays that were sent may begin anywhere in memory; compiled code wants them aligned."""
         super().__setstate__({name: _aligned(value) for name, value in state.items()})
 
+    def at_hand(self) -> ArrayPart:
+        """The part for one task."""
+        return self
+
     def with_baseline(self, baseline: Vector | None) -> ArrayPart:
         return ArrayPart(**(self.__getstate__() | {"baseline": baseline}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from drago.files.blocks import Blocks, Held
@@ -31,18 +32,22 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
 
 
 def _on_cluster(X: ClusterSource, given: dict[str, Any], loss: Any) -> Opened:
-    """The store of files that workers read."""
-    from drago.rows.cluster.engine import as_engine
-    from drago.rows.cluster.open import open_collections
+    """The store of rows on the workers of a cluster."""
+    from drago.rows.cluster.engine import LocalEngine, as_engine
+    from drago.rows.cluster.open import LOCAL, open_collections
 
     for name, values in given.items():
         if values is not None:
             raise TypeError(f"{name} was given beside {X!r}, which has its own.")
     own = {"sample_weight": X.sample_weight, "groups": X.groups}
+    own |= {"memory_limit": X.memory_limit, "cache_dir": X.cache_dir}
     y = X.y
-    if y is not None and not loss.is_classification:
+    if y is not None and not loss.is_classification and hasattr(y, "astype"):
         y = y.astype(float)
-    opened = open_collections(as_engine(X.client), X.X, y, loss=loss, **own)
+    engine = as_engine(X.client)
+    if isinstance(engine, LocalEngine):
+        warnings.warn(LOCAL, UserWarning, stacklevel=5)
+    opened = open_collections(engine, X.X, y, loss=loss, **own)
     if X.baseline is None:
         return opened
     return opened._replace(rows=with_baseline(opened.rows, X.baseline, None))

@@ -10,6 +10,7 @@ from drago.loop.method import Method
 from drago.metric import make_metric
 from drago.problem import DROProblem
 from drago.solvers import class_descent
+from drago.solvers.compiled import is_capped_chi2
 from drago.solvers.drago.method import Drago
 from drago.solvers.lbfgs import LBFGS
 from drago.solvers.newton import Newton
@@ -26,7 +27,8 @@ class _AutoRule:
     cheap_tail: float = 1.5
     """Beyond that they win at kinks, if the Hessian of the tail costs at most so many passes."""
     thin_tail: tuple[float, float] = (0.2, 2.0)
-    """Compiled or not, they win where the tail holds from so many to so many rows an unknown."""
+    """Compiled or not, they win where the tail holds from so many to so many rows an unknown; but
+    not compiled with logistic losses on the tiniest data."""
     tiny: int = 1 << 15
     """They win in balls with the logistic loss, whose curvature changes on the way, up to so many
     entries; for a small shift cost, up to a quarter of that. On such data it hardly matters whether
@@ -36,7 +38,8 @@ class _AutoRule:
     very_few_unknowns: int = 20
     """With several outputs and a small l2_reg they win up to so many unknowns."""
     small_l2_reg: float = 0.1
-    """What a small l2_reg is less than."""
+    """What a small l2_reg is less than; with fewer rows than features and chi2, DRAGO wins with a
+    greater one, and for squared and Huber losses with any."""
     rows_per_unknown: int = 10
     """With several outputs, a small l2_reg and fewer rows than that a metric is of no use."""
     well_conditioned: float = 5.0
@@ -68,18 +71,22 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
          is squared or Huber's and the Hessian of the tail costs no more than 1.5 passes;
        - for a `CVaR` with any divergence, if its tail holds 0.2 to 2 times as many rows as there
          are unknowns, or on tiny data (2^13 entries) if the shift cost is at most 1% of the
-         objective at w = 0;
+         objective at w = 0; where they are not compiled, on tiny data for squared and Huber losses
+         alone;
        - in balls with the logistic loss on tiny data (2^15 entries);
        - with several outputs for at most 20 unknowns and l2_reg < 0.1.
        On a device: for a `CVaR` or the simplex and one output, if a Hessian costs no more than 2
        passes; not for squared losses with a shift cost on a graphics card, where L-BFGS has the
        Hessian of all rows for its metric, unless it is the simplex with KL, whose Hessian changes
        with the weights.
-    4. Plain L-BFGS where a metric is of no use: with fewer rows than features (but for tiny data,
+    4. With fewer rows than features DRAGO, whose iterations are compiled there, for a `CVaR` with
+       chi2 and a shift cost on small data (2^15 to 2^19 entries), if the loss is squared or
+       Huber's or l2_reg >= 0.1.
+    5. Plain L-BFGS where a metric is of no use: with fewer rows than features (but for tiny data,
        2^15 entries), on well-conditioned features (one output, at most 100 features; no shift
        cost, or Huber's loss and 5000 rows or more, or the squared loss and 500,000 at most of
        these), and with several outputs, fewer than 10 rows an unknown and l2_reg < 0.1.
-    5. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
+    6. Otherwise L-BFGS in a metric, started on a part of the rows where there are many.
     """
     if not problem.constraint.has_bounds:
         where = f"because it stays in {problem.constraint!r}; "
@@ -110,6 +117,8 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
         why = "auto took lbfgs, because the features are well-conditioned; "
         return LBFGS(), () if users else (IN_METRIC, *_newton(problem)), why
     wide = problem.n_samples < problem.n_features and problem.n_entries > _RULE.tiny
+    if wide and _is_for_drago(problem):
+        return Drago(), (LBFGS(),), f"auto took drago, {size}"
     few = problem.n_samples < _RULE.rows_per_unknown * problem.n_features * problem.n_outputs
     if wide or (problem.n_outputs > 1 and few and problem.mu < _RULE.small_l2_reg):
         return LBFGS(), () if users else (IN_METRIC,), f"auto took lbfgs, {size}"
@@ -120,6 +129,14 @@ def choose(problem: DROProblem) -> tuple[Method, tuple[Method, ...], str]:
 def _newton(problem: DROProblem) -> tuple[Method, ...]:
     """Newton's method, where its steps are affordable."""
     return (Newton(),) if Newton.is_affordable(problem) else ()
+
+
+def _is_for_drago(problem: DROProblem) -> bool:
+    """Whether its compiled iterations are the fastest, given that there are few rows."""
+    if not (is_capped_chi2(problem) and math.isfinite(_rows_in_tail(problem))):
+        return False
+    bent = problem.loss.is_of_residuals or problem.mu >= _RULE.small_l2_reg
+    return bent and problem.nu > 0 and problem.n_entries <= _RULE.small
 
 
 def _rows_in_tail(problem: DROProblem) -> float:
@@ -139,19 +156,21 @@ def _is_for_newton(problem: DROProblem) -> bool:
         return False
     if problem.n_outputs > 1:
         return unknowns <= _RULE.very_few_unknowns and problem.mu < _RULE.small_l2_reg
-    if _RULE.thin_tail[0] * unknowns <= rows <= _RULE.thin_tail[1] * unknowns:
+    compiled, tiny = Newton.is_compiled(problem), problem.n_entries <= _RULE.tiny // 4
+    # Logistic losses take many steps while the coefficients grow.
+    pays = compiled or problem.loss.is_of_residuals or not tiny
+    if pays and _RULE.thin_tail[0] * unknowns <= rows <= _RULE.thin_tail[1] * unknowns:
         return True
     ball = problem.uncertainty.own_divergence is not None
     if ball and problem.loss.is_classification and problem.n_entries <= _RULE.tiny:
         return True
     if not math.isfinite(rows):
         return False
-    if not Newton.is_compiled(problem):
+    if not compiled:
         kinks = problem.nu <= _RULE.small_shift_cost * problem.scale
-        return kinks and problem.n_entries <= _RULE.tiny // 4
+        return pays and kinks and tiny
     if problem.n_entries <= (_RULE.small if problem.nu > 0 else 2 * _RULE.small):
         return True
-    # Logistic losses take many steps while the coefficients grow.
     kinks = problem.nu == 0 and problem.loss.is_of_residuals
     return kinks and curvature_cost(problem, rows) <= _RULE.cheap_tail
 

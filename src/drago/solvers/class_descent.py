@@ -67,6 +67,8 @@ class _ClassRule:
     """Where the optimum seems near, it is looked at again after one in so many iterations."""
     close: float = 0.69
     """An estimate is looked at when it is this share of the gap that is wanted."""
+    doubt: float = 4.0
+    """What a certificate that was not enough adds to the doubt in the next at most, as a factor."""
     few_pairs: int = 10
     """Pairs that are kept where there are fewer rows than features: older ones lead astray there,
     and cost more than the rows."""
@@ -188,7 +190,8 @@ class ClassRun:
                     pays = self._is_within(doubt * promised, share)
             self._observe(milestone=pays)
             if pays:  # and was not enough
-                doubt = max(2.0 * doubt, min(loop.best.gap / promised, 1e3))
+                # No more than that is learnt: a certificate that was given up says little.
+                doubt *= min(max(loop.best.gap / (doubt * promised), 2.0), _RULE.doubt)
                 effort *= 2.0
             if not self.newton and self.n_iter >= _RULE.first and self._is_for_newton(pace):
                 self.newton, self.has_step = True, False

@@ -167,7 +167,8 @@ class _NewtonRun:
         self.mirror, self.base = problem.rows.scaled(self.q, 0.0), 0.0
         self.refreshed = 0
         self.level = np.inf  # L(w, q) at the end of the last stage
-        self.stage_of = _CompiledStage if _CompiledStage.is_for(problem) else _Stage
+        self.has_compiled_twin = _CompiledStage.is_for(problem)
+        self.stage_of = _CompiledStage if self.has_compiled_twin else _Stage
         # A start that was given may be the answer already; its gap decides on the first c.
         value = problem.primal(self.ev.w, self.ev.losses, self.q)
         self._observe(np.inf, value, milestone=loop.was_given_a_start)
@@ -294,7 +295,7 @@ class _Stage:
                 return None
             slope = float(np.vdot(g.w + problem.mu * ev.w, step[0]) + np.dot(g.b, step[1]))
             length = 1.0
-            for _ in range(_HALVINGS):
+            for turn in range(_HALVINGS):
                 trial = self._try(ev, length, *step)
                 wanted = value + 1e-4 * length * min(slope, 0.0) + rounding
                 there = math.inf
@@ -303,9 +304,10 @@ class _Stage:
                     if there <= wanted:
                         run.ev, self.seen = trial, (trial, weights, there)
                         return -0.5 * slope
-                # On a device a trial waits for its value: it shall tell more than yes or no.
-                on_host = problem.rows.is_on_host
-                length *= 0.5 if on_host else _shorter(there - value, length * slope)
+                # Half of a step is mostly enough; if not, or if a trial waits for its value as on a
+                # device, it shall tell more than yes or no. Compiled trials cost next to nothing.
+                halve = problem.rows.is_on_host and (turn == 0 or run.has_compiled_twin)
+                length *= 0.5 if halve else _shorter(there - value, length * slope)
                 if -length * slope <= 0.1 * rounding:
                     break
         return None

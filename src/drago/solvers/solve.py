@@ -190,6 +190,8 @@ def solve(
     if verbose and not problem.rows.is_first:
         telling = nullcontext(callback or _silent)  # the first of several processes reports
     elif verbose:
+        if problem.rows.notice:
+            print(problem.rows.notice)
         telling = narrated(callback, problem.n_samples, left)
     with telling as told:
         loop = Loop(

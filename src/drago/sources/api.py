@@ -123,7 +123,8 @@ def read_parquet(
         See `Source`.
     client : distributed.Client, optional
         Have each worker of a Dask cluster read its own files and keep their rows
-        (docs/cluster.md). The workers have to see the files under the same path.
+        (docs/cluster.md). The workers have to see the files under the same path; `memory_limit` and
+        `cache_dir` are about the workers then, see `from_dask`.
 
     Returns
     -------
@@ -150,7 +151,7 @@ def read_parquet(
         reader = TableReader(
             *parquet_dataset(path), roles, **columns, max_categories=max_categories
         )
-        return read_on(client, reader)
+        return read_on(client, reader, memory_limit, cache_dir)
     return _of_table(
         *parquet_dataset(path),
         roles=roles,

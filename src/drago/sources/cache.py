@@ -60,34 +60,38 @@ class Folder:
     path : str
     owned : bool
         Whether it is removed with this object, or at the end of the process.
+    lock : int, optional
+        The open file that says whose it is.
     """
 
-    def __init__(self, path: str, owned: bool) -> None:
-        self.path = path
-        self._lock = _locked(os.path.join(path, "lock")) if owned else None
+    def __init__(self, path: str, owned: bool, lock: int | None = None) -> None:
+        self.path, self._lock = path, lock
         self._finalizer = weakref.finalize(self, _remove, path, self._lock, os.getpid())
         self._finalizer.atexit = owned
         if not owned:
             self._finalizer.detach()
 
     @classmethod
-    def new(cls, cache_dir: str) -> Folder:
+    def new(cls, cache_dir: str, warns: bool = True) -> Folder:
         """A new folder, which is this process's until it is kept."""
-        path = os.path.join(cache_dir, f"temp-{uuid.uuid4().hex}")
+        name = uuid.uuid4().hex
+        path, unlocked = (os.path.join(cache_dir, f"{kind}-{name}") for kind in ("temp", "new"))
         try:
             os.makedirs(cache_dir, exist_ok=True)
             _sweep(cache_dir)
-            os.mkdir(path, 0o700)
+            os.mkdir(unlocked, 0o700)
+            lock = _locked(os.path.join(unlocked, "lock"))
+            os.rename(unlocked, path)  # before it is locked, others might sweep it
         except OSError as error:
             raise failed(cache_dir, error) from error
-        if is_in_memory(cache_dir):
+        if warns and is_in_memory(cache_dir):
             warnings.warn(
                 f"the block cache {cache_dir} lies in memory (tmpfs), where it takes what it was "
                 "meant to spare; give cache_dir= a folder on a disk.",
                 UserWarning,
                 stacklevel=2,
             )
-        return cls(path, owned=True)
+        return cls(path, True, lock)
 
     def file(self, name: str) -> str:
         """The path of one of its files."""

@@ -1,27 +1,39 @@
-"""Parquet files that the workers of a Dask cluster read, each its own."""
+"""Rows on the workers of a Dask cluster: of collections, or of files that each reads its own of."""
 
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from drago._validation import shown
 from drago.sources.batch import dense
 from drago.sources.columns import arrow
 from drago.sources.labels import Coded
+from drago.sources.memory import as_bytes
 from drago.sources.tables import TableReader
 
 
 class ClusterSource(NamedTuple):
-    """Rows of files that are read on the workers; `DROProblem` and the estimators take it.
+    """Rows on the workers of a cluster; `DROProblem` and the estimators take it.
+
+    Made by `drago.from_dask`, or by `drago.read_parquet` with a client.
 
     Attributes
     ----------
-    X, y, sample_weight, groups, baseline : Dask arrays
-        A block for each file; None where there is no such column.
-    client : distributed.Client
+    X, y, sample_weight, groups, baseline : Dask collections
+        Of files a block for each; None where there is no such column.
+    client : distributed.Client or None
+        None is the current one.
     feature_names : tuple of str
+        Empty where the features have no names.
+    memory_limit : int, str or None
+        Bytes of all workers' memory up to which the rows are held there, or text such as "4GB".
+        None is three tenths of what the workers have.
+    cache_dir : str or None
+        Where workers put the features of more rows: each in its own directory where it is None.
     """
 
     X: Any
@@ -31,12 +43,80 @@ class ClusterSource(NamedTuple):
     baseline: Any
     client: Any
     feature_names: tuple[str, ...]
+    memory_limit: Any = None
+    cache_dir: str | None = None
 
     def __repr__(self) -> str:
-        return f"ClusterSource({self.X.numblocks[0]} files, {len(self.feature_names)} features)"
+        blocks = getattr(self.X, "npartitions", 1)
+        return f"ClusterSource({blocks} blocks, {self.X.shape[1]} features)"
 
 
-def read_on(client: Any, reader: TableReader) -> ClusterSource:
+def from_dask(
+    X: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    groups: Any = None,
+    baseline: Any = None,
+    client: Any = None,
+    memory_limit: Any = None,
+    cache_dir: Any = None,
+) -> ClusterSource:
+    """A source of Dask collections that need not fit the memory of the workers.
+
+    Collections can be given to `DROProblem` and to the estimators as they are, too. A source of
+    them says besides how much of the workers' memory their rows may take, and where the others go.
+
+    Parameters
+    ----------
+    X : Dask array or frame
+    y, sample_weight, groups, baseline : Dask array or series, or array, optional
+        As in `DROProblem`.
+    client : distributed.Client, optional
+        The current one where it is None.
+    memory_limit : int, str or None
+        Bytes of all workers' memory that the rows may take, or text such as "40GB": 8 bytes a
+        number (4 of float32) and 64 a row. Where they take more, the features go to files on the
+        workers' disks. None is three tenths of the workers' limits; rows are held where a worker
+        has none.
+    cache_dir : str, optional
+        A folder on the disk of each worker for these files; the worker's own directory
+        (``local_directory`` of Dask) where it is None.
+
+    Returns
+    -------
+    ClusterSource
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import drago
+    >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
+    >>> source = drago.from_dask(X, X[:, 0], memory_limit="1GB")
+    >>> source
+    ClusterSource(4 blocks, 3 features)
+    """
+    if not hasattr(X, "dask"):
+        raise TypeError(
+            f"X must be a collection of Dask's, but {shown(X)} was given: give arrays in memory to "
+            "DROProblem or fit as they are, and files to from_arrays or read_parquet."
+        )
+    names = tuple(map(str, X.columns)) if hasattr(X, "columns") else ()
+    given = (X, y, sample_weight, groups, baseline, client, names)
+    return ClusterSource(*given, *_limits(memory_limit, cache_dir))
+
+
+def _limits(memory_limit: Any, cache_dir: Any) -> tuple[Any, str | None]:
+    """What was given, checked."""
+    limit = None if memory_limit is None else as_bytes(memory_limit)
+    if cache_dir is None:
+        return limit, None
+    return limit, os.path.abspath(os.path.expanduser(os.fsdecode(cache_dir)))
+
+
+def read_on(
+    client: Any, reader: TableReader, memory_limit: Any = None, cache_dir: Any = None
+) -> ClusterSource:
     """The rows of a reader, each file by a worker; words are found by a scan of their columns."""
     import dask.array as da
     from dask import delayed
@@ -54,7 +134,14 @@ def read_on(client: Any, reader: TableReader) -> ClusterSource:
         of_words = name in ("y", "groups")
         there = name in reader.names
         found[name] = array(name, object if of_words else np.float64) if there else None
-    return ClusterSource(**found, client=client, feature_names=reader.feature_names)
+    limit, folder = _limits(memory_limit, cache_dir)
+    return ClusterSource(
+        **found,
+        client=client,
+        feature_names=reader.feature_names,
+        memory_limit=limit,
+        cache_dir=folder,
+    )
 
 
 class _File:

@@ -6,12 +6,22 @@ import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from dask.sizeof import sizeof
 
-from drago._validation import check_features, check_sample_weight, is_missing
+from drago._validation import check_features
+from drago.rows.cluster.blocks import (
+    Column,
+    Recipe,
+    Settings,
+    cut_from,
+    stacked,
+    vectors_of,
+)
+from drago.rows.cluster.blocks import Facts as Facts
+from drago.rows.cluster.cache import cache_for
 from drago.rows.cluster.engine import Engine, LocalEngine, as_engine
 from drago.rows.cluster.store import DaskRows, Layout
 from drago.rows.open import NEGLIGIBLE, Opened
@@ -38,20 +48,6 @@ class _PartRule:
 RULE = _PartRule()
 
 
-class Facts(NamedTuple):
-    """What is known of a block: rows, features, bytes, entries, kind, labels, weights, groups."""
-
-    n: int
-    shape: tuple[int, ...]
-    n_bytes: int
-    n_entries: int
-    is_sparse: bool
-    values: Any
-    """Distinct values of labels or groups."""
-    most: float
-    least: float
-
-
 def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> Opened:
     """The store of Dask collections, on the current client."""
     engine = as_engine(None)
@@ -61,19 +57,31 @@ def open_rows(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -> 
 
 
 def open_collections(
-    engine: Engine, X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any
+    engine: Engine,
+    X: Any,
+    y: Any,
+    *,
+    loss: Any,
+    sample_weight: Any,
+    groups: Any,
+    memory_limit: Any = None,
+    cache_dir: Any = None,
 ) -> Opened:
-    """The same on an engine."""
+    """The same on an engine; in a cache on the workers' disks beyond a limit of memory."""
     if y is None:
         raise ValueError("y is missing: give the target of each row of X.")
     given = {"X": X, "y": y, "sample_weight": sample_weight, "groups": groups}
     delayed = {name: _delayed(name, each) for name, each in given.items() if each is not None}
-    # All at once: what they have in common is then computed once.
-    handles = iter(engine.blocks([each for some in delayed.values() for each in some]))
-    columns = {
-        name: Column(engine, name, list(itertools.islice(handles, len(some))), loss)
-        for name, some in delayed.items()
-    }
+    cache = cache_for(engine, X, delayed["X"], memory_limit, cache_dir)
+    if cache is None:
+        # All at once: what they have in common is then computed once.
+        handles = iter(engine.blocks([each for some in delayed.values() for each in some]))
+        columns = {
+            name: Column(engine, name, list(itertools.islice(handles, len(some))), loss)
+            for name, some in delayed.items()
+        }
+    else:
+        columns = cache.columns(given, delayed, loss)
     n = columns["X"].n
     for name, column in columns.items():
         if column.n != n:
@@ -87,9 +95,18 @@ def open_collections(
     labels = columns["groups"].labels("groups") if groups is not None else None
     weights = _weights(columns.get("sample_weight"), n)
     ends = _ends(columns["X"])
-    plan = _bundles(list(itertools.pairwise((0, *ends))), engine.tasks_at_once)
+    parts = list(itertools.pairwise((0, *ends)))
+    plan = _bundles(parts, engine.tasks_at_once if cache is None else len(parts))
     settings = Settings(loss, target, labels, weights)
-    bundles = [_made(engine, columns, some, settings, k) for k, some in enumerate(plan)]
+    recipes = [_recipe(engine, columns, some, settings) for some in plan]
+    if cache is None:
+        bundles = [
+            engine.map(make_parts, [made], *([each] for each in needed), name="part")[0]
+            for made, needed in recipes
+        ]
+        engine.gather(engine.map(_are_there, bundles, name="check"), bundles)
+    else:
+        bundles = cache.made(recipes)
     sizes = [[b - a for a, b in some] for some in plan]
     facts = {
         "n_features": shape[0],
@@ -101,51 +118,9 @@ def open_collections(
         "row_bytes": max(1, columns["X"].n_bytes // n) + 40,
         "has_groups": groups is not None,
         "has_baseline": False,
+        "notice": "" if cache is None else cache.notice,
     }
-    engine.gather(engine.map(_are_there, bundles, name="check"), bundles)
     return Opened(DaskRows(Layout(engine, bundles, sizes), facts), None, n_outputs)
-
-
-class Column:
-    """A collection in blocks on the workers, with what is known of each."""
-
-    def __init__(self, engine: Engine, name: str, handles: list[Any], loss: Any) -> None:
-        self.name, self.handles = name, handles
-        wants = name == "groups" or (name == "y" and loss.is_classification)
-        count = len(self.handles)
-        told = engine.map(_facts, self.handles, [name] * count, [wants] * count, name="look")
-        found: list[Facts] = engine.gather(told, self.handles)
-        there = [(each, handle) for each, handle in zip(found, self.handles) if each.n]
-        self.facts = [each for each, _ in there]
-        self.handles = [handle for _, handle in there]
-        self.n = sum(each.n for each in self.facts)
-        self.ends = np.cumsum([each.n for each in self.facts])
-        shapes = {each.shape for each in self.facts}
-        if len(shapes) > 1:
-            raise ValueError(f"{name} has blocks of unequal shapes: {sorted(shapes)}.")
-        self.shape = next(iter(shapes), ())
-        if name == "X" and len(self.shape) != 1:
-            raise ValueError("X must have two dimensions (rows, features).")
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(each.n_bytes for each in self.facts)
-
-    def labels(self, name: str) -> Any:
-        """All distinct values."""
-        try:
-            return np.unique(np.concatenate([each.values for each in self.facts]))
-        except TypeError:
-            raise TypeError(f"{name} must hold labels of one sortable type.") from None
-
-    def pieces(self, a: int, b: int) -> list[tuple[int, int, int]]:
-        """The blocks that hold some rows: each by its number, and which of its rows."""
-        first, last = np.searchsorted(self.ends, (a, b - 1), side="right")
-        out = []
-        for k in range(int(first), int(last) + 1):
-            start = int(self.ends[k]) - self.facts[k].n
-            out.append((k, max(a - start, 0), min(b - start, self.facts[k].n)))
-        return out
 
 
 def _delayed(name: str, values: Any) -> list[Any]:
@@ -159,46 +134,6 @@ def _delayed(name: str, values: Any) -> list[Any]:
     if values.ndim == 2 and len(values.chunks[1]) > 1:
         values = values.rechunk({1: -1})
     return values.to_delayed(optimize_graph=False).ravel().tolist()
-
-
-def _plain(name: str, block: Any) -> Any:
-    """A block as an array or a CSR matrix."""
-    if hasattr(block, "tocsr"):
-        return block.tocsr()
-    if hasattr(block, "dtypes") and hasattr(block, "columns"):  # a frame
-        for column, dtype in zip(block.columns, block.dtypes):
-            if getattr(dtype, "kind", "O") not in "biuf":
-                raise ValueError(
-                    f"{name} must hold numbers, but its column {column!r} is {dtype}: encode it "
-                    "first (dask.dataframe.get_dummies), or read the files by drago.read_parquet, "
-                    "which encodes categories."
-                )
-        block = block.to_numpy(dtype=np.result_type(*block.dtypes.tolist(), np.float32))
-    if hasattr(block, "to_numpy"):
-        return block.to_numpy()
-    return np.asarray(block)
-
-
-def _facts(block: Any, name: str, wants: bool) -> Facts:
-    block = _plain(name, block)
-    sparse = hasattr(block, "nnz")
-    n_bytes = block.data.nbytes + block.indices.nbytes if sparse else block.nbytes
-    entries = int(block.nnz) if sparse else int(block.size)
-    values = None
-    if name == "y" and block.ndim == 2 and block.shape[1] == 1:
-        block = block[:, 0]
-    if wants and block.shape[0]:
-        if block.dtype.kind == "O" and any(map(is_missing, block)):
-            raise ValueError(f"{name} holds missing labels: give these rows a label.")
-        values = np.unique(block)
-        if values.dtype.kind in "fMm" and (values != values).any():
-            raise ValueError(f"{name} contains NaN labels: give these rows a label.")
-    most = least = 0.0
-    if name == "sample_weight" and block.size:
-        block = check_sample_weight(block, block.shape[0]) if block.any() else block
-        most, least = float(block.max()), float(block.min())
-    shape = tuple(block.shape[1:])
-    return Facts(block.shape[0], shape, n_bytes, entries, sparse, values, most, least)
 
 
 def _target(column: Column, loss: Any, n: int) -> tuple[Any, int, Any]:
@@ -257,26 +192,10 @@ def _bundles(parts: list[tuple[int, int]], count: int) -> list[list[tuple[int, i
     return out
 
 
-class Settings(NamedTuple):
-    """What is needed to make a part of blocks."""
-
-    loss: Any
-    target: Any
-    labels: Any
-    weights: tuple[float, ...]
-
-
-class Recipe:
-    """Of which rows of which blocks the parts of a bundle are made."""
-
-    def __init__(self, parts: list[dict[str, Any]], settings: Settings, total: Any) -> None:
-        self.parts, self.settings, self.total = parts, settings, total
-
-
-def _made(
-    engine: Engine, columns: dict[str, Column], parts: Any, settings: Settings, k: int
-) -> Any:
-    """The handle of a bundle."""
+def _recipe(
+    engine: Engine, columns: dict[str, Column], parts: Any, settings: Settings
+) -> tuple[Recipe, list[Any]]:
+    """How a bundle is made, and the blocks it is made of."""
     needed: list[Any] = []
     places: dict[tuple[str, int], int] = {}
     recipes = []
@@ -294,20 +213,14 @@ def _made(
     total = None
     if "sample_weight" in columns:
         total = _total(engine, columns["sample_weight"], settings.weights[0])
-    made = Recipe(recipes, settings, total)
-    return engine.map(make_parts, [made], *([each] for each in needed), name="part")[0]
+    return Recipe(recipes, settings, total), needed
 
 
 def _total(engine: Engine, column: Column, most: float) -> Any:
-    """The sum of all weights, over the greatest: a sum of huge weights must not overflow."""
+    """The sum of all weights, which is taken once."""
     if not hasattr(column, "total"):
-        told = engine.map(_sum_over, column.handles, [most] * len(column.handles), name="sum")
-        column.total = sum(engine.gather(told))  # type: ignore[attr-defined]
+        column.total = column.sum_over(engine, most)  # type: ignore[attr-defined]
     return column.total  # type: ignore[attr-defined]
-
-
-def _sum_over(block: Any, most: float) -> float:
-    return float((_plain("sample_weight", block).astype(np.float64) / most).sum())
 
 
 def make_parts(recipe: Recipe, *blocks: Any) -> list[ArrayPart]:
@@ -316,34 +229,11 @@ def make_parts(recipe: Recipe, *blocks: Any) -> list[ArrayPart]:
 
 
 def _part(recipe: Recipe, of: dict[str, Any], blocks: Sequence[Any]) -> ArrayPart:
-    loss, target, labels, weights = recipe.settings
-    found = {
-        name: _stacked([_plain(name, blocks[k])[a:b] for k, a, b in pieces])
-        for name, pieces in of.items()
-    }
-    X = check_features(found["X"])
+    X = stacked(cut_from("X", of["X"], blocks))
+    X = check_features(X)
     if isinstance(X, np.ndarray):
         X = np.require(X, requirements=["C", "A"])
-    n = X.shape[0]
-    y = found["y"]
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    y = loss.check_target(y, n) if target is None else y.astype(target)
-    if "sample_weight" in found:
-        p = check_sample_weight(found["sample_weight"], n) / weights[0] / recipe.total
-    else:
-        p = np.full(n, 1.0 / weights[0])
-    groups = np.searchsorted(labels, found["groups"]) if "groups" in found else None
-    return ArrayPart(X, np.require(y, requirements=["C", "A"]), p, groups)
-
-
-def _stacked(pieces: list[Any]) -> Any:
-    if len(pieces) == 1:
-        return pieces[0]
-    if isinstance(pieces[0], np.ndarray):
-        return np.concatenate(pieces)
-    from scipy.sparse import vstack
-
-    return vstack(pieces, format="csr")
+    return ArrayPart(X, *vectors_of(recipe, of, blocks, X.shape[0]))
 
 
 @sizeof.register(ArrayPart)

@@ -9,6 +9,7 @@ bits.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -88,18 +89,8 @@ class Program:
     def run(self, part: Any, here: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
         """Vectors that stay, and what is told; instead of the second, why there is none."""
         slots: dict[int, Any] = {}
-
-        def found(value: Any) -> Any:
-            if isinstance(value, Slot):
-                return slots[value.number]
-            if isinstance(value, Input):
-                return aligned(inputs[value.group][value.place])
-            if isinstance(value, Attribute):
-                return getattr(part, value.name)
-            if isinstance(value, Local):
-                return aligned(here[value.number])
-            return aligned(rebuilt(value, found))
-
+        # Not a function that knows itself: all vectors would stay until somebody collects garbage.
+        found = functools.partial(_value_of, slots, part, here, inputs)
         told: Any
         try:
             for operation, arguments, settings, numbers, is_tuple in self.instructions:
@@ -113,12 +104,30 @@ class Program:
         return tuple(slots.get(number) for number in self.kept), told
 
 
+def _value_of(slots: Any, part: Any, here: Any, inputs: Any, value: Any) -> Any:
+    """What an argument of an instruction stands for."""
+    if isinstance(value, Slot):
+        return slots[value.number]
+    if isinstance(value, Input):
+        return aligned(inputs[value.group][value.place])
+    if isinstance(value, Attribute):
+        return getattr(part, value.name)
+    if isinstance(value, Local):
+        return aligned(here[value.number])
+    return aligned(rebuilt(value, functools.partial(_value_of, slots, part, here, inputs)))
+
+
 def aligned(value: Any) -> Any:
     """An array as compiled code takes it: one that was sent may begin anywhere in memory."""
     if isinstance(value, np.ndarray) and not value.flags.aligned:
         return value.copy()
     if isinstance(value, Chosen) and not value.index.flags.aligned:
         return Chosen(value.index.copy(), value.longest)
+    if isinstance(value, dict):
+        return {name: aligned(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        found = [aligned(each) for each in value]
+        return type(value)(*found) if hasattr(value, "_fields") else tuple(found)
     return value
 
 
@@ -138,7 +147,9 @@ def run_bundle(parts: Sequence[Any], here: Any, *groups: Any, program: Program) 
     """The program on every part of a bundle: what stays, and what is told, part by part."""
     with one_thread(), np.errstate(all="ignore"):
         found = [
-            program.run(part, () if here is None else here[k], [group[0][k] for group in groups])
+            program.run(
+                part.at_hand(), () if here is None else here[k], [group[0][k] for group in groups]
+            )
             for k, part in enumerate(parts)
         ]
     return [kept for kept, _ in found], [told for _, told in found]

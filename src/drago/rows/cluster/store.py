@@ -61,7 +61,8 @@ class DaskRows(RemoteRows):
     layout : Layout
     facts : dict
         ``n_features``, ``n_entries``, ``is_sparse``, ``is_uniform``, ``n_groups``, ``label_type``
-        and ``row_bytes`` of the rows; ``has_groups`` and ``has_baseline``.
+        and ``row_bytes`` of the rows; ``has_groups`` and ``has_baseline``; ``notice`` where they
+        are on disks.
     """
 
     capabilities = frozenset({"responses", "tables", "witnesses"})
@@ -71,7 +72,7 @@ class DaskRows(RemoteRows):
         self.facts = facts
         for name in ("n_features", "n_entries", "is_sparse", "is_uniform", "n_groups"):
             setattr(self, name, facts[name])
-        self.label_type = facts["label_type"]
+        self.label_type, self.notice = facts["label_type"], facts["notice"]
         row = facts["row_bytes"]
         most = min(_TAKEN // row, int(_TAKEN_SHARE * self.n_samples))
         self.most_part = max(self.least_part, most)
@@ -88,7 +89,8 @@ class DaskRows(RemoteRows):
         kind = "sparse" if self.is_sparse else "dense"
         return (
             f"DaskRows({self.n_samples} x {self.n_features}, {kind}, {len(self.parts)} parts in "
-            f"{len(self.layout.bundles)} bundles, on {self.engine!r})"
+            f"{len(self.layout.bundles)} bundles, on {self.engine!r}"
+            f"{', features on disk' if self.notice else ''})"
         )
 
     def __reduce__(self) -> Any:
