@@ -66,7 +66,7 @@ class RowStore(OneProcess):
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """What solvers may need: "single rows" (steps on one row at a time), "whole vectors" (sets of
     a user's own), "compiled" (arrays that compiled code runs on), "responses" (how weights move
-    with losses), "tables" (of what DRAGO last saw) and "witnesses" (few rows that stand for all)."""
+    with losses), "tables" (of what DRAGO last saw) and "witnesses" (rows that stand for all)."""
     own_metric: Callable[..., Any] | None = None
     """``(problem, kind, floor) -> (Metric, passes)`` where there is no X to make a metric from."""
     is_linear: bool = True
