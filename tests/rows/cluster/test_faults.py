@@ -189,8 +189,9 @@ def test_a_worker_without_memory_is_a_named_error():
         distributed.Client(cluster),
     ):
         X = da.random.random((1_500_000, 50), chunks=(1_500_000, 50))
+        y = da.random.random(1_500_000, chunks=1_500_000)
         with pytest.raises(drago.ClusterError, match="memory"):
-            drago.DROProblem(X, da.random.random(1_500_000, chunks=1_500_000))
+            drago.DROProblem(drago.from_dask(X, y, memory_limit="4GB"))
 
 
 def test_rows_on_a_cluster_are_not_pickled(threads):

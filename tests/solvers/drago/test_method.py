@@ -424,7 +424,7 @@ def test_the_finish_is_named_and_can_be_switched_off():
 def test_no_finish_with_a_step_size_of_ones_own():
     problem = make(*data(n=400, d=8), uncertainty=drago.CVaR(0.1), shift_cost=1e-4, l2_reg=1e-3)
     result = as_far_as_it_goes(problem, drago.Drago(step_size=0.05), tol=1e-10, max_iter=500)
-    assert result.message.startswith("drago: ")
+    assert result.message.endswith("(Solver: drago.)")
 
 
 def test_newton_steps_finish_in_a_ball():
