@@ -168,6 +168,11 @@ def timed_in_turn(case: Case, runs: dict[str, Callable[[Any], bool]]) -> dict[st
     return {name: statistics.median(found) for name, found in times.items()}
 
 
+def chosen(message: str) -> str:
+    """The solver that a message names."""
+    return message.split("(Solver: ")[-1].split(",")[0].removeprefix("auto took ")
+
+
 def compare(sources: dict[str, Source], options: argparse.Namespace) -> list[dict[str, Any]]:
     solvers = options.solvers
     table = Table(
@@ -214,7 +219,7 @@ def compare(sources: dict[str, Source], options: argparse.Namespace) -> list[dic
             "scipy_ms": 1e3 * best,
             **{f"{name}_ms": 1e3 * times[name] for name in solvers},
             **{name: best / times[name] for name in solvers},
-            "took": f"{result.message.split(',')[0].removeprefix('auto took ')} {result.n_iter}",
+            "took": f"{chosen(result.message)} {result.n_iter}",
             **{f"scipy_{memory}_iterations": needed[memory] for memory in MEMORIES},
             **{f"scipy_{m}_ms": 1e3 * times.get(f"scipy {m}", math.inf) for m in MEMORIES},
         }
