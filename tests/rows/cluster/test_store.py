@@ -99,6 +99,8 @@ CASES = [
 ]
 
 
+# There is a client all the while, which older versions of Dask see.
+@pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
 @pytest.mark.parametrize(("loss", "name", "divergence"), CASES)
 def test_workers_give_the_bits_of_threads(client, loss, name, divergence):
     """The same partition, so the same sums in the same order, whoever takes them."""
