@@ -91,14 +91,14 @@ $(BIN)/python:
 	$(PYTHON) -m pip --python $(VENV) install --quiet --no-compile pip 2> /dev/null \
 	  || $(BIN)/python -m ensurepip > /dev/null
 
-# The kernels are built while the packages beside them are unpacked; pip finds them there.
+# The kernels are built while the packages beside them are unpacked.
 $(STAMP)-core: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -c 'import tomllib; told = tomllib.load(open("pyproject.toml", "rb")); \
 	  print(*told["build-system"]["requires"], sep="\n"); \
 	  print(*told["project"]["dependencies"], sep="\n", file=open("$(VENV)/core.txt", "w"))' > $(VENV)/build.txt
 	$(PIP) -r $(VENV)/build.txt editables
-	$(BIN)/python hatch_build.py & kernels=$$!; $(PIP) -r $(VENV)/core.txt && wait $$kernels
-	$(PIP) --no-build-isolation --editable .
+	$(BIN)/python hatch_build.py & kernels=$$!; $(PIP) -r $(VENV)/core.txt \
+	  && DRAGO_LEVELS=none $(PIP) --no-build-isolation --editable . && wait $$kernels
 	touch $@
 
 $(STAMP)-test: $(SOURCES) constraints.txt | $(BIN)/python

@@ -43,7 +43,8 @@ class Kernels(BuildHookInterface):
     """An editable installation has its extension beside the sources.
 
     ``DRAGO_LEVELS=all`` builds one for every level of x86-64, for wheels that run elsewhere; by
-    default there is one for this machine. What is newer than its sources is not built again.
+    default there is one for this machine, and with ``none`` whoever asks builds it otherwise. What
+    is newer than its sources is not built again.
     ``CXX``, ``CXXFLAGS`` and ``LDFLAGS`` are those of the compiler.
     """
 
@@ -63,6 +64,8 @@ class Kernels(BuildHookInterface):
 
 def bring_up_to_date(root: Path, levels: str, home: Path) -> None:
     """Build the extensions where they are older than their sources."""
+    if levels == "none":
+        return
     sources = root / "src" / "drago" / "kernels"
     newest = max(text.stat().st_mtime for text in [Path(__file__), *sources.glob("*pp")])
     if not any(built.stat().st_mtime > newest for built in home.glob(f"_*{ENDING}")):
