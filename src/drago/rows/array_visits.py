@@ -174,11 +174,17 @@ class ArrayVisits(ArrayCurvature):
 
     def _read(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> Seen:
         """All that one reading of X tells."""
+        return self._seen_in(self._storage, loss, w, b, guess)
+
+    def _seen_in(
+        self, storage: tuple[Any, ...], loss: Any, w: Matrix, b: Vector, guess: Guess
+    ) -> Seen:
+        """The same, wherever the entries are."""
         # In one piece: of fresh memory the system gives large pages to large pieces.
         raw, losses, slopes = np.empty((3, self.n_samples))
         first, second = np.empty((2, self.n_features + 1))
         n_bad, *masses = kernels.visit(
-            *self._storage,
+            *storage,
             self._n_parts,
             threads_for(self.n_entries),
             np.ascontiguousarray(w[:, 0]),

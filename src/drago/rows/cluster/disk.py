@@ -23,7 +23,7 @@ from drago._threads import threads_for
 from drago.files.blocks import Blocks, Column, Held, SourceChangedError, Stamp, checksum
 from drago.rows.array_curvature import Chosen
 from drago.rows.array_visits import NO_GUESS, NONE, Guess, Seen
-from drago.rows.base import Evaluation, Gradient, Index, Matrix, Vector
+from drago.rows.base import Gradient, Index, Matrix, Vector
 from drago.rows.features import Features
 from drago.rows.file_part import FilePart
 from drago.rows.part import ArrayPart
@@ -237,32 +237,12 @@ class ReadPart(ArrayPart):
         features = self.block.features
         if self._is_read or not features.is_filed:
             return super()._read(loss, w, b, guess)
-        raw, losses, slopes = np.empty((3, self.n_samples))
-        first, second = np.empty((2, self.n_features + 1))
         origin = None if self.block.is_checked else 0
         with features.opened(0, self.n_samples, origin) as reading:
-            n_bad, *masses = kernels.visit(
-                *reading.storage,
-                self._n_parts,
-                threads_for(self.n_entries),
-                np.ascontiguousarray(w[:, 0]),
-                float(b[0]),
-                loss.code,
-                loss.parameter,
-                self.y,
-                self.p,
-                self.kernel_baseline,
-                *guess,
-                raw,
-                losses,
-                slopes,
-                first,
-                second,
-            )
+            seen = self._seen_in(reading.storage, loss, w, b, guess)
         if origin is not None:
             self.block.check(reading.sums[: len(features.columns[:2])])
-        ev = Evaluation(w, b, raw[:, None], losses, slopes[:, None])
-        return Seen(ev, n_bad, tuple(masses), first, second)
+        return seen
 
     def _gradient(
         self, dlosses: Matrix, q: Vector, guess: Guess = NO_GUESS, seen: Seen | None = None
