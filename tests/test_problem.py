@@ -891,6 +891,7 @@ def test_few_rows_of_a_large_matrix(order, dtype):
     kept = rng.permutation(n)[:1003]
     poisoned[np.setdiff1d(np.arange(n), kept)] = np.nan
     poisoned = problem._replace(X=poisoned)
+    poisoned.rows.unread = False  # as if it had been found to be finite
     # How many there are is judged by every 61st, of which the last ones leave out all.
     between = np.flatnonzero(np.arange(n) % 61)
     for rows in (kept, kept[:4], kept[:1], kept[:0], between, np.arange(n)):

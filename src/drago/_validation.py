@@ -160,6 +160,11 @@ def _require_finite(name: str, values: Array, sparse: Any = None) -> float:
     return total
 
 
+def is_of_scale(largest: float, size: int) -> bool:
+    """Whether the squares of so many entries up to this one do not overflow, nor their sum."""
+    return largest <= math.sqrt(sys.float_info.max / size)
+
+
 def require_scale(largest: float, size: int) -> None:
     """An error where sums of squares overflow, of which norms and curvatures are made.
 
@@ -170,7 +175,7 @@ def require_scale(largest: float, size: int) -> None:
     size : int
         How many entries it has.
     """
-    if largest > math.sqrt(sys.float_info.max / size):
+    if not is_of_scale(largest, size):
         raise ValueError(
             f"X holds entries as large as {largest:.3g}, and sums of their squares overflow; scale "
             "the features, as sklearn.preprocessing.StandardScaler does."
@@ -196,6 +201,13 @@ def _require_two_dimensions(X: Any) -> None:
 
 def check_features(X: Any) -> Any:
     """Features as a float32/float64 array or CSR matrix, finite and with at least one row."""
+    X = as_features(X)
+    require_features(X)
+    return X
+
+
+def as_features(X: Any) -> Any:
+    """The same, whatever its entries are."""
     if hasattr(X, "tocsr") and hasattr(X, "nnz"):
         _require_two_dimensions(X)
         X = X.tocsr()
@@ -206,8 +218,6 @@ def check_features(X: Any) -> Any:
         if not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
-        entries = X.data
-        total = _require_finite("X", entries, X)
     else:
         X = numeric("X", X)
         if X.dtype not in (np.float32, np.float64):
@@ -217,11 +227,15 @@ def check_features(X: Any) -> Any:
         _require_two_dimensions(X)
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise ValueError(f"X must have at least one row and one feature, but has shape {X.shape}.")
-    if isinstance(X, np.ndarray):
-        entries, total = X, _require_finite("X", X)
-    if not math.isfinite(total):
-        require_scale(float(np.abs(entries).max()), entries.size)
     return X
+
+
+def require_features(X: Any) -> None:
+    """An error where an entry is not finite, or squares of them overflow."""
+    is_dense = isinstance(X, np.ndarray)
+    entries = X if is_dense else X.data
+    if not math.isfinite(_require_finite("X", entries, None if is_dense else X)):
+        require_scale(float(np.abs(entries).max()), entries.size)
 
 
 def check_vector(

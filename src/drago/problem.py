@@ -45,15 +45,16 @@ class DROProblem:
 
     ``min over w in W  max over q in Q  sum_i q_i (l_i(w) - b_i) - nu D(q || p) + (mu/2) ||w||^2``
 
-    with the losses l_i, a baseline b_i (0 unless given), the normal weights p, and D, which says
-    how far q is from p. The problem never changes, and keeps `X` without a copy where it can.
+    with losses l_i, a baseline b_i (0 unless given), normal weights p, and D, which says how far q
+    is from p. The problem never changes, and keeps `X` without a copy where it can.
 
     Parameters
     ----------
     X : array, sparse matrix or torch tensor of shape (n, n_features), or a source
-        float32 or float64 (anything else becomes float64); sparse formats become CSR. A tensor
-        stays on its device, and so do the vectors of the result (`drago.torch_engine`). A source
-        (`drago.read_parquet`, ...) has its own y (with any labels), weights, groups and baseline.
+        float32 or float64 (all else becomes float64), CSR if sparse. Large ones are found to be
+        finite, or not, when first read. A tensor stays on its device, and so do the vectors of the
+        result (`drago.torch_engine`). A source (`drago.read_parquet`, ...) has its own y (with any
+        labels), weights, groups and baseline.
     y : array of shape (n,), or None for a source
         Numbers for regression, {0, 1} for "logistic", 0..k-1 for "multinomial".
     loss : {"squared", "huber", "logistic", "multinomial"}, Loss or callable
@@ -67,8 +68,7 @@ class DROProblem:
     l2_reg : float >= 0
         The mu of the formula.
     sample_weight : array of shape (n,), optional
-        Weight k equals k copies of the row. Rows of weight 0 are dropped: `n_samples`, losses and
-        weights are those of the others.
+        Weight k equals k copies of the row. Rows of weight 0 are dropped, and nowhere counted.
     groups : array of shape (n,), optional
         Labels for `Grouped` sets.
     fit_intercept : bool

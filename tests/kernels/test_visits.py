@@ -41,14 +41,15 @@ def data(n, d, seed, loss="squared"):
     return X, y, p / p.sum(), rng.standard_normal(d), rng.standard_normal(n)
 
 
-def visit(X, y, p, w, b, loss, baseline, guess, n_parts=1, n_threads=1):
+def visit(X, y, p, w, b, loss, baseline, guess, n_parts=1, n_threads=1, unit=None, squares=None):
     """The kernel's vectors, and what it counts."""
+    unit, squares = (np.empty(0) if each is None else each for each in (unit, squares))
     n, d = X.shape
     kind, tau, nu, cap = guess
     raw, losses, slopes, first, second = (np.full(k, np.nan) for k in (n, n, n, d + 1, d + 1))
     tally = kernels.visit(
         *arrays_of(X), n_parts, n_threads, w, b, loss.code, loss.parameter, y, p, baseline,
-        kind, tau, nu, cap, raw, losses, slopes, first, second,
+        kind, tau, nu, cap, raw, losses, slopes, unit, squares, first, second,
     )  # fmt: skip
     return raw, losses, slopes, first, second, *tally
 
@@ -201,3 +202,90 @@ def test_gathered_rows(dtype, out):
             kernels.gather_rows(X, index, factors, n_threads, found)
             exact = X[index] * (factors[:, None] if factors.size else 1.0)
             np.testing.assert_array_equal(found, exact.astype(out))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_squares_of_rows(storage):
+    """A visit that also measures rows finds the same as one that does not."""
+    for n, d in [(1, 1), (5, 3), (64, 16), (131, 50), (700, 7)]:
+        X, y, p, w, _ = data(n, d, n)
+        stored, unit = STORAGES[storage](X), np.random.default_rng(n).uniform(0.1, 9.0, d)
+        X = stored.astype(np.float64).toarray() if sp.issparse(stored) else stored.astype(float)
+        guess = (0 if sp.issparse(stored) else 1, 0.4, 0.1, 4.0)
+        given = (stored, y, p, w, 0.3, LOSSES["squared"], np.empty(0), guess)
+        for n_threads in (1, 3):
+            squares = np.full(n, np.nan)
+            seen = visit(*given, 3, n_threads, unit, squares)
+            for found, plain in zip(seen, visit(*given, 3, n_threads)):
+                np.testing.assert_array_equal(found, plain)
+            # Each entry is rounded when it is scaled and squared, and then d of them are added.
+            np.testing.assert_allclose(squares, ((unit * X) ** 2).sum(axis=1), rtol=(d + 4) * EPS)
+
+
+def near(X, y, p, w, b, loss, baseline, guess, before, bounds, n_parts=1, n_threads=1):
+    """As `visit`, next to the vectors of a visit before."""
+    n, d = X.shape
+    raw, losses, slopes, first, second = (np.full(k, np.nan) for k in (n, n, n, d + 1, d + 1))
+    tally = kernels.visit_near(
+        X, n_parts, n_threads, w, b, loss.code, loss.parameter, y, p, baseline,
+        *guess, *before, *bounds, raw, losses, slopes, first, second,
+    )  # fmt: skip
+    return raw, losses, slopes, first, second, *tally
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("n", [1, 3, 130, 1023, 1024, 2500])
+def test_a_near_visit_against_numpy(dtype, loss, n):
+    d, rng = 20, np.random.default_rng(n)
+    X, y, p, w, baseline = data(n, d, n, loss)
+    baseline = baseline if n % 2 else np.empty(0)
+    stored, loss = X.astype(dtype), LOSSES[loss]
+    X, step = stored.astype(float), 0.05 * rng.standard_normal(d)
+    before = visit(stored, y, p, w, 0.3, loss, baseline, (0, 0.0, 1.0, np.inf))[:3]
+    reach, distance = np.linalg.norm(X, axis=1), float(np.linalg.norm(step))
+    moves = reach * distance + 0.02
+    above = before[1] + moves * (np.abs(before[2]) + 0.5 * loss.curvature * moves)
+    tau = float(np.quantile(before[1], 0.7))
+    cut = tau - 0.1
+    guess = (tau, 0.2, 3.0)
+    bounds = (reach, distance, 0.02, loss.curvature, cut)
+    given = (stored, y, p, w + step, 0.32, loss, baseline, guess, before, bounds)
+    raw, losses, slopes, first, second, bad, *masses, count = near(*given, 3)
+    exact = visit(stored, y, p, w + step, 0.32, loss, baseline, (1, *guess), 3)
+    read = above >= cut
+    assert count == read.sum() and bad == 0
+    size = np.abs(X).max() * np.abs(w).sum() + 1.0
+    # Rows of another group of four are added up in another order: d roundings of the prediction.
+    close(raw[read], exact[0][read], size, 4 * d)
+    close(losses[read], exact[1][read], size * (size + 4.0), 8 * d)
+    close(slopes[read], exact[2][read], size, 8 * d)
+    left = ~read
+    np.testing.assert_array_equal(raw[left], before[0][left])
+    np.testing.assert_allclose(losses[left], above[left], rtol=0, atol=8 * EPS * size**2)
+    np.testing.assert_allclose(
+        slopes[left], (np.abs(before[2]) + loss.curvature * moves)[left], rtol=8 * EPS
+    )
+    # What it holds of them are bounds.
+    assert (exact[1][left] <= losses[left] + 8 * d * EPS * size**2).all()
+    assert (np.abs(exact[2][left]) <= slopes[left] + 8 * d * EPS * size).all()
+    parts = [np.where(read, each, 0.0) for each in weights_at(1, *guess, losses, p)]
+    ones = np.column_stack([X, np.ones(n)])
+    for found, part, mass in zip((first, second), parts, masses):
+        terms = np.abs(part * slopes) @ np.abs(ones)
+        close(found, (part * slopes) @ ones, terms.max() + EPS, 8 * n)
+        assert mass == pytest.approx(part.sum(), rel=8 * n * EPS, abs=EPS)
+    again = near(*given, 3, n_threads=3)
+    for a, b in zip((raw, losses, slopes, first, second, bad, *masses, count), again):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_near_visit_reads_what_is_no_number():
+    X, y, p, w, _ = data(300, 20, 1)
+    before = [each.copy() for each in visit(X, y, p, w, 0.0, LOSSES["squared"], np.empty(0),
+                                            (0, 0.0, 1.0, np.inf))[:3]]  # fmt: skip
+    before[1][[5, 200]], X[200, 3] = np.nan, np.inf
+    found = near(X, y, p, w, 0.0, LOSSES["squared"], np.empty(0), (1e9, 0.2, 3.0), before,
+                 (np.ones(300), 1e-3, 0.0, 1.0, 1e9))  # fmt: skip
+    assert found[-1] == 2 and found[5] == 1
+    assert np.isfinite(found[1][5]) and not np.isfinite(found[1][200])

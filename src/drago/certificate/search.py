@@ -39,7 +39,7 @@ class _BoundRule:
     """With many classes all of them come first, up to so many times a few."""
     approaches: int = 3
     """and next at most so many steps towards the minimum with the Hessian of a few rows."""
-    at_once: float = 0.35
+    at_once: float = 0.1
     """All rows of weight come first where they cost at most so many passes."""
     growth: int = 8
     """Where a bound took too few rows, the next one takes at least so many times as many."""
@@ -88,6 +88,8 @@ class GapSearch:
         return self.problem.gradient(ev, q)
 
     def run(self, q: RowVector | None, predictions: int) -> None:
+        if q is not None:
+            self._complete()
         # Without a shift cost the exact weights are a corner of the set, and seldom optimal.
         first = q is not None and self.problem.nu == 0 and self._is_small(self._slack(q))
         if q is not None and first:
@@ -102,8 +104,15 @@ class GapSearch:
             return
         if not (q is None or first) and self._has_hope(self._slack(q)):
             self.try_all(q, self.gradient(self.ev, q))
-        if self._wants_more():
+        if predictions and self._wants_more():
+            self._complete()
             self._predict(here, predictions)
+
+    def _complete(self) -> None:
+        """Read what was left out because it has no weight: in other weights it may have some."""
+        if not self.ev.is_whole:
+            self.ev = self.problem.evaluate(self.ev.w, self.ev.b)
+            self.passes += 0.5
 
     def try_all(self, q: RowVector, g: Gradient) -> None:
         """The bounds for some weights, cheap ones first."""

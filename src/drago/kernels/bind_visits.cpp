@@ -1,6 +1,7 @@
 // Visits to rows that read X once.
 #include "bind_visits.hpp"
 #include "gram.hpp"
+#include "near.hpp"
 
 namespace drago {
 namespace {
@@ -47,6 +48,36 @@ DenseRows<T> dense(Array2<const T> X) {
     return DenseRows<T>(view(X));
 }
 
+template <class T>
+void bind_near(nb::module_& m) {
+    m.def(
+        "visit_near",
+        [](Array2<const T> X, Index n_parts, Index n_threads, InArray w, double b, int code,
+           double parameter, InArray y, InArray p, InArray baseline, double tau, double nu,
+           double cap, InArray near_raw, InArray near_losses, InArray near_slopes, InArray reach,
+           double distance, double shift, double curvature, double cut, OutArray raw,
+           OutArray losses, OutArray slopes, OutArray first, OutArray second) {
+            const nb::gil_scoped_release released;
+            const Seen seen{view(y), view(p), view(baseline), view(raw), view(losses),
+                            view(slopes), {}, {}};
+            const Near near{view(near_raw), view(near_losses), view(near_slopes), view(reach),
+                            distance, shift, curvature, cut};
+            const Tally found =
+                visit_near(dense<T>(X), {seen.y.size, n_parts}, n_threads,
+                           {w.data(), b, code, parameter}, {CHI2_GUESS, tau, nu, cap}, near, seen,
+                           view(first), view(second));
+            return std::make_tuple(found.bad, found.first, found.second, found.read);
+        },
+        "X"_a.noconvert(), "n_parts"_a, "n_threads"_a, "w"_a.noconvert(), "b"_a, "code"_a,
+        "parameter"_a, "y"_a.noconvert(), "p"_a.noconvert(), "baseline"_a.noconvert(), "tau"_a,
+        "nu"_a, "cap"_a, "near_raw"_a.noconvert(), "near_losses"_a.noconvert(),
+        "near_slopes"_a.noconvert(), "reach"_a.noconvert(), "distance"_a, "shift"_a,
+        "curvature"_a, "cut"_a, "raw"_a.noconvert(), "losses"_a.noconvert(),
+        "slopes"_a.noconvert(), "first"_a.noconvert(), "second"_a.noconvert(),
+        "As `visit`, but rows whose loss is provably below the cut are not read: they hold\n"
+        "bounds. Also returns how many were read.");
+}
+
 template <class T, class I>
 SparseRows<T, I> sparse(Array1<const T> data, Array1<const I> indices, Array1<const I> indptr) {
     return {{view(data), view(indices), view(indptr)}};
@@ -66,6 +97,8 @@ void bind_type(nb::module_& m) {
 void bind_visits(nb::module_& m) {
     bind_type<double>(m);
     bind_type<float>(m);
+    bind_near<double>(m);
+    bind_near<float>(m);
     bind_gram<double>(m);
     bind_gram<float>(m);
     bind_gather<double, double>(m);

@@ -188,7 +188,7 @@ struct FiledCsr {
 template <class Storage>
 class Window {
   public:
-    static constexpr bool guesses = Storage::guesses, keeps = Storage::keeps;
+    static constexpr bool guesses = Storage::guesses, keeps = Storage::keeps, measures = false;
 
     explicit Window(const Storage& of) : of_(of), here_(of.none()), some_(here_.some()) {}
 

@@ -53,6 +53,34 @@ inline double product(const T* __restrict x, Index d, const double* __restrict w
     return z;
 }
 
+// z = the squares of four rows, each entry in its unit.
+template <class T>
+inline void squares(Four<T> x, Index d, const double* __restrict unit, double* z) {
+    const T *__restrict x0 = x.x0, *__restrict x1 = x.x1;
+    const T *__restrict x2 = x.x2, *__restrict x3 = x.x3;
+    double z0 = 0.0, z1 = 0.0, z2 = 0.0, z3 = 0.0;
+#pragma omp simd reduction(+ : z0, z1, z2, z3)
+    for (Index j = 0; j < d; ++j) {
+        const double u = unit[j], v0 = x0[j] * u, v1 = x1[j] * u, v2 = x2[j] * u, v3 = x3[j] * u;
+        z0 += v0 * v0;
+        z1 += v1 * v1;
+        z2 += v2 * v2;
+        z3 += v3 * v3;
+    }
+    z[0] = z0, z[1] = z1, z[2] = z2, z[3] = z3;
+}
+
+template <class T>
+inline double square(const T* __restrict x, Index d, const double* __restrict unit) {
+    double z = 0.0;
+#pragma omp simd reduction(+ : z)
+    for (Index j = 0; j < d; ++j) {
+        const double v = x[j] * unit[j];
+        z += v * v;
+    }
+    return z;
+}
+
 // out += the sum of four rows with the weights c.
 template <class T>
 inline void add_rows(Four<T> x, Index d, const double* c, double* __restrict out) {

@@ -71,7 +71,7 @@ DRAGO_INLINE void with_kind(int kind, F&& f) {
 // The rows of a dense matrix.
 template <class T>
 struct DenseRows {
-    static constexpr bool guesses = true, keeps = false;
+    static constexpr bool guesses = true, keeps = false, measures = true;
     Visited<T> visited;
     Following<T> all;
 
@@ -85,6 +85,19 @@ struct DenseRows {
     void predict(Index first, Index last, const double* w, double* z) const {
         drago::predict(all, first, last, w, 0.0, z);
     }
+    // The same, and ||unit x||^2.
+    void measure(Index first, Index last, const double* w, double* z, const double* unit,
+                 double* squares) const {
+        for (Index r = first; r < last; r += 4, z += 4, squares += 4) {
+            const Index stop = std::min(r + 4, last);
+            drago::predict(all, r, stop, w, 0.0, z);
+            if (stop == r + 4) {
+                drago::squares(four(all, r), all.X.cols, unit, squares);
+                continue;
+            }
+            for (Index k = r; k < stop; ++k) squares[k - r] = square(all.row(k), all.X.cols, unit);
+        }
+    }
     template <bool asks>
     void add(std::int64_t* rows, const double* c, Index size, double* out) const {
         sum_up<asks>(visited(Picked{rows, nullptr, size}), 0, size, c, out);
@@ -94,7 +107,7 @@ struct DenseRows {
 // The rows of a CSR matrix: so short that a guess costs more than it saves.
 template <class T, class I>
 struct SparseRows {
-    static constexpr bool guesses = false, keeps = false;
+    static constexpr bool guesses = false, keeps = false, measures = true;
     Csr<T, I> X;
 
     SparseRows of_thread() const { return *this; }
@@ -111,6 +124,18 @@ struct SparseRows {
             *z = total;
         }
     }
+    void measure(Index first, Index last, const double* w, double* z, const double* unit,
+                 double* squares) const {
+        predict(first, last, w, z);
+        for (Index r = first; r < last; ++r, ++squares) {
+            double total = 0.0;
+            for (Index j = X.indptr[r]; j < X.indptr[r + 1]; ++j) {
+                const double v = X.data[j] * unit[X.indices[j]];
+                total += v * v;
+            }
+            *squares = total;
+        }
+    }
     template <bool asks>
     void add(std::int64_t* rows, const double* c, Index size, double* out) const {
         const T* __restrict data = X.data.data;
@@ -123,22 +148,37 @@ struct SparseRows {
     }
 };
 
-// Vectors of the rows that a visit reads and fills.
+// Vectors of the rows that a visit reads and fills. Where there is room for them, the squares are
+// those of x in a unit of each feature, ||unit x||^2.
 struct Seen {
     In y, p, baseline;
     Out raw, losses, slopes;
+    In unit;
+    Out squares;
 };
 
-// How many losses or slopes are not finite, and the sums of the two kinds of guessed weights.
+// How many losses or slopes are not finite, the sums of the two kinds of guessed weights, and how
+// many rows a visit has read that does not read all of them.
 struct Tally {
     Index bad = 0;
     double first = 0.0, second = 0.0;
+    Index read = 0;
 };
 
-// What the rows from `start` on, at most MOST of them, add to the sums of a guess.
-template <int kind, class Rows>
-inline void add_guessed(Rows& rows, Index start, const Guess& guess, In p, In losses,
-                        In slopes, Tally& tally, Out first, Out second) {
+// How many losses or slopes are not finite. Infinity less itself is no number either.
+inline Index not_finite(In losses, In slopes) {
+    Index bad = 0;
+    for (Index r = 0; r < losses.size; ++r) {
+        const double none = (losses[r] - losses[r]) + (slopes[r] - slopes[r]);
+        bad += none != 0.0;
+    }
+    return bad;
+}
+
+// What some rows, at most MOST, add to the sums of a guess; row(r) is the number of the r-th.
+template <int kind, class Rows, class Row>
+inline void add_guessed(Rows& rows, Row row, const Guess& guess, In p, In losses, In slopes,
+                        Tally& tally, Out first, Out second) {
     const Index size = p.size, d = first.size - 1;
     const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
     const double *__restrict l = losses.data, *__restrict s = slopes.data;
@@ -156,7 +196,7 @@ inline void add_guessed(Rows& rows, Index start, const Guess& guess, In p, In lo
         double share[MOST], product[MOST];
         Index count = 0;
         for (Index r = 0; r < size; ++r) {
-            some[count] = start + r;
+            some[count] = row(r);
             share[count] = weights[r];
             product[count] = weights[r] * s[r];
             count += weights[r] != 0.0;
@@ -185,7 +225,14 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
         const Out raw = seen.raw.part(start, start + size);
         const Out losses = seen.losses.part(start, start + size);
         const Out slopes = seen.slopes.part(start, start + size);
-        rows.predict(start, start + size, model.w, raw.data);
+        bool is_measured = false;
+        if constexpr (Rows::measures) {
+            is_measured = !seen.squares.empty();
+            if (is_measured)
+                rows.measure(start, start + size, model.w, raw.data, seen.unit.data,
+                             seen.squares.data + start);
+        }
+        if (!is_measured) rows.predict(start, start + size, model.w, raw.data);
         // Added last: next to a large intercept each term of the product would be rounded.
         for (Index r = 0; r < size; ++r) raw[r] += model.b;
         single_output(model.code, model.parameter, y, raw, losses, slopes);
@@ -194,15 +241,12 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
 #pragma omp simd
             for (Index r = 0; r < size; ++r) losses[r] -= less[r];
         }
-        // Infinity less itself is no number either.
-        for (Index r = 0; r < size; ++r) {
-            const double none = (losses[r] - losses[r]) + (slopes[r] - slopes[r]);
-            tally.bad += none != 0.0;
-        }
+        tally.bad += not_finite(losses, slopes);
         with_kind<Rows>(guess.kind, [&](auto tag) {
             constexpr int kind = decltype(tag)::value;
             if constexpr (kind != NO_GUESS)
-                add_guessed<kind>(rows, start, guess, p, losses, slopes, tally, first, second);
+                add_guessed<kind>(rows, [=](Index r) { return start + r; }, guess, p, losses,
+                                  slopes, tally, first, second);
         });
         if constexpr (Rows::keeps) rows.keep(start, losses);
     }
@@ -302,9 +346,11 @@ inline void sum_parts(Mat<const double> partial, Out out) {
         for (Index j = 0; j < out.size; ++j) out[j] += partial(k, j);
 }
 
-template <class Rows>
-inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& model,
-                   const Guess& guess, const Seen& seen, Out first, Out second) {
+// Calls work(rows, lo, hi, first, second) for each part, which adds to sums of its own and tells
+// its tally; the sums of all parts are added in their order.
+template <class Rows, class Work>
+inline Tally visit_parts(const Rows& rows, Parts parts, Index n_threads, Out first, Out second,
+                         Work work) {
     const Index m = first.size;
     Scratch room(2 * m * parts.count, 0.0);
     const Mat<double> one(room.data(), parts.count, m);
@@ -313,8 +359,8 @@ inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& 
     in_parts_with(parts.count, n_threads, [&] {
         return [&, own = rows.of_thread()](Index k) mutable {
             own.enter(k, parts.begin(k + 1));
-            tallies[k] = visit_part(own, parts.begin(k), parts.begin(k + 1), model, guess, seen,
-                                    {one.row(k), m}, {two.row(k), m});
+            tallies[k] = work(own, parts.begin(k), parts.begin(k + 1), Out{one.row(k), m},
+                              Out{two.row(k), m});
         };
     });
     sum_parts(one, first);
@@ -324,8 +370,18 @@ inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& 
         total.bad += each.bad;
         total.first += each.first;
         total.second += each.second;
+        total.read += each.read;
     }
     return total;
+}
+
+template <class Rows>
+inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& model,
+                   const Guess& guess, const Seen& seen, Out first, Out second) {
+    return visit_parts(rows, parts, n_threads, first, second,
+                       [&](auto& own, Index lo, Index hi, Out one, Out two) {
+                           return visit_part(own, lo, hi, model, guess, seen, one, two);
+                       });
 }
 
 // out = the gradient sum q_i s_i x_i, its last entry without x; after a visit that found `tally`.

@@ -82,6 +82,11 @@ class ArrayCurvature(RowStore):
     y: Any
     p: Any
 
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether X is dense and the entries of a row lie next to each other."""
+        raise NotImplementedError  # pragma: no cover
+
     def dense(self, index: Index) -> Matrix:
         """Some rows of X as a dense float64 array."""
         raise NotImplementedError  # pragma: no cover
@@ -94,6 +99,8 @@ class ArrayCurvature(RowStore):
         raise NotImplementedError  # pragma: no cover
 
     def curvature(self, loss: Any, raw: Matrix, q: Vector) -> Vector:
+        if loss.is_quadratic:
+            return q
         if raw.shape[1] > 1:
             return loss.curvature * q
         return q * loss.second(self.y, raw)
@@ -134,7 +141,7 @@ class ArrayCurvature(RowStore):
         """
         index, d = chosen.index, self.n_features
         m = d + int(intercept)
-        if not self.is_sparse and self.X.flags.c_contiguous:
+        if self.is_by_rows:
             out, n_threads = np.empty((m, m)), threads_for(index.size * d)
             square = kernels.gram(self.X, index, weight, intercept, n_threads, out)
             chosen.longest = float(np.sqrt(square))

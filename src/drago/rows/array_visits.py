@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from drago import kernels
 from drago._threads import threads_for
-from drago._validation import are_finite, locked
+from drago._validation import are_finite, is_of_scale, locked, require_features
 from drago.rows.array_curvature import ArrayCurvature
 from drago.rows.base import (
     Evaluation,
@@ -37,11 +38,14 @@ _AT_ONCE = 1 << 19
 # Features from which on a guess of the weights costs less than a second reading of the tail. The
 # entries of a sparse row are so few, and so far apart in the sums, that it never does.
 _LONG = 16
+# Rows that tell the unit of each feature, and how small or large none is.
+_MEASURED, _NO_SIZE = 1024, 1e-100
 # Rows that a first guess of the weights comes from, where there are many more.
 _GUESSED_FROM = 4096
 # Outputs up to which products with X are our own.
 _NARROW = 256
 NONE = locked(np.empty(0))
+NO_ROOM = np.empty(0)
 
 
 class Guess(NamedTuple):
@@ -54,6 +58,7 @@ class Guess(NamedTuple):
 
 
 NO_GUESS = Guess()
+CHI2 = 1  # of a guess
 
 
 class Seen(NamedTuple):
@@ -86,10 +91,29 @@ def parts_of_visit(n_samples: int, n_features: int, n_entries: int, is_sparse: b
     return max(1, min(parts, n_samples // 64))
 
 
+def gathered(X: Array, index: Index, dtype: Any, factors: Vector = NONE) -> Array:
+    """Some rows of a dense matrix, each times its factor if there are any."""
+    if not X.flags.c_contiguous:
+        found = X.take(index, axis=0).astype(dtype, copy=False)
+        return found * factors[:, None] if factors.size else found
+    out = np.empty((index.size, X.shape[1]), dtype)
+    kernels.gather_rows(X, index, factors, threads_for(out.size), out)
+    return out
+
+
 class ArrayVisits(ArrayCurvature):
     """What `drago.rows.memory.ArrayRows` reads of X."""
 
     X: Any
+    stored: Any
+    """The same, but it may not have been checked yet."""
+    unread: bool
+    reach: tuple[Vector, Vector] | None = None
+    """A unit of each feature, and ``||unit x_i||`` of each row; None until X was read."""
+
+    @cached_property
+    def is_by_rows(self) -> bool:
+        return not self.is_sparse and bool(self.stored.flags.c_contiguous)
 
     @property
     def kernel_baseline(self) -> Vector:
@@ -102,11 +126,11 @@ class ArrayVisits(ArrayCurvature):
         return [slice(k, min(k + rows, self.n_samples)) for k in range(0, self.n_samples, rows)]
 
     def predict(self, w: Matrix, b: Vector) -> Matrix:
-        X = self.X
         if not w.any():
             raw = np.empty((self.n_samples, b.size))
             raw[:] = b
             return raw
+        X = self.X
         if self._is_narrow(w.shape[1]):
             raw = np.empty((self.n_samples, w.shape[1]))
             kernels.narrow_predict(X, np.ascontiguousarray(w), np.ascontiguousarray(b), raw)
@@ -143,7 +167,7 @@ class ArrayVisits(ArrayCurvature):
     def visits_once(self, loss: Any, n_outputs: int) -> bool:
         if n_outputs > 1 or not loss.has_kernels:
             return False
-        return self.is_sparse or bool(self.X.flags.c_contiguous)
+        return self.is_sparse or self.is_by_rows
 
     def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
         """X is read once, and then the rows alone whose weights were not as they were guessed."""
@@ -165,7 +189,8 @@ class ArrayVisits(ArrayCurvature):
     @cached_property
     def _storage(self) -> tuple[Any, ...]:
         """The arrays of X, as kernels take them."""
-        return (self.X.data, self.X.indices, self.X.indptr) if self.is_sparse else (self.X,)
+        X = self.stored
+        return (X.data, X.indices, X.indptr) if self.is_sparse else (X,)
 
     @cached_property
     def _n_parts(self) -> int:
@@ -173,13 +198,47 @@ class ArrayVisits(ArrayCurvature):
         return parts_of_visit(self.n_samples, self.n_features, self.n_entries, self.is_sparse)
 
     def _read(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> Seen:
-        """All that one reading of X tells."""
-        return self._seen_in(self._storage, loss, w, b, guess)
+        """All that one reading of X tells; the first one also whether X is finite."""
+        if self.reach is not None or not (self.unread or self._is_measured):
+            return self._seen_in(self._storage, loss, w, b, guess)
+        unit, squares = self._unit(), np.empty(self.n_samples)
+        seen = self._seen_in(self._storage, loss, w, b, guess, unit, squares)
+        self._measured(unit, squares)
+        return seen
+
+    @property
+    def _is_measured(self) -> bool:
+        """Whether it is worth to know how far rows reach."""
+        return self.is_by_rows and self.n_features >= _LONG and self.n_entries >= _LARGE
+
+    def _unit(self) -> Vector:
+        """About one over the size of each feature."""
+        unit = np.ones(self.n_features)
+        if self.is_by_rows:
+            some = np.arange(_MEASURED, dtype=np.int64) * self.n_samples // _MEASURED
+            with np.errstate(over="ignore"):  # whoever reads all of it will say so
+                size = np.sqrt((gathered(self.stored, some, np.float64) ** 2).mean(axis=0))
+            np.divide(1.0, size, out=unit, where=(size > _NO_SIZE) & (size < 1.0 / _NO_SIZE))
+        return unit
+
+    def _measured(self, unit: Vector, squares: Vector) -> None:
+        """Take note of ``||unit x_i||^2``; if X was not checked yet, that tells."""
+        longest = math.sqrt(squares.max()) if squares.max() < math.inf else math.nan
+        if self.unread and not is_of_scale(longest / unit.min(), self.n_entries):
+            require_features(self.stored)
+        self.unread, self.reach = False, (unit, np.sqrt(squares, out=squares))
 
     def _seen_in(
-        self, storage: tuple[Any, ...], loss: Any, w: Matrix, b: Vector, guess: Guess
+        self,
+        storage: tuple[Any, ...],
+        loss: Any,
+        w: Matrix,
+        b: Vector,
+        guess: Guess,
+        unit: Vector = NONE,
+        squares: Vector = NO_ROOM,
     ) -> Seen:
-        """The same, wherever the entries are."""
+        """The same, wherever the entries are; and ``||unit x_i||^2`` if there is room."""
         # In one piece: of fresh memory the system gives large pages to large pieces.
         raw, losses, slopes = np.empty((3, self.n_samples))
         first, second = np.empty((2, self.n_features + 1))
@@ -198,6 +257,8 @@ class ArrayVisits(ArrayCurvature):
             raw,
             losses,
             slopes,
+            unit,
+            squares,
             first,
             second,
         )
@@ -251,10 +312,10 @@ class ArrayVisits(ArrayCurvature):
         if c.shape[1] > 1 or self.is_sparse or self.n_entries < _LARGE:
             return False
         some = c[::_STRIDE, 0]
-        return bool(self.X.flags.c_contiguous and np.count_nonzero(some) < _FEW * some.size)
+        return self.is_by_rows and bool(np.count_nonzero(some) < _FEW * some.size)
 
     def gradient(self, dlosses: Matrix, q: Vector) -> Gradient:
-        if dlosses.shape[1] == 1 and (self.is_sparse or self.X.flags.c_contiguous):
+        if dlosses.shape[1] == 1 and (self.is_sparse or self.is_by_rows):
             return self._gradient(dlosses, q)
         if dlosses.shape[1] == 1:
             weighted = q * dlosses[:, 0]
@@ -268,10 +329,8 @@ class ArrayVisits(ArrayCurvature):
 
     def _is_narrow(self, n_outputs: int) -> bool:
         """Whether there are several outputs, but so few that our own products are the faster."""
-        X = self.X
-        if not 1 < n_outputs <= _NARROW or self.is_sparse:
-            return False
-        return X.dtype == np.float64 and bool(X.flags.c_contiguous)
+        is_few = 1 < n_outputs <= _NARROW
+        return is_few and self.is_by_rows and self.stored.dtype == np.float64
 
     def centre(self) -> Vector:
         return self.weighted_sum(self.p[:, None])[:, 0]
@@ -295,13 +354,7 @@ class ArrayVisits(ArrayCurvature):
         return self._gathered(index, np.float64, factors)
 
     def _gathered(self, index: Index, dtype: Any, factors: Vector = NONE) -> Array:
-        X = self.X
-        if not X.flags.c_contiguous:
-            found = X.take(index, axis=0).astype(dtype, copy=False)
-            return found * factors[:, None] if factors.size else found
-        out = np.empty((index.size, self.n_features), dtype)
-        kernels.gather_rows(X, index, factors, threads_for(out.size), out)
-        return out
+        return gathered(self.X, index, dtype, factors)
 
     def weighted_squares(self, q: Vector) -> Vector:
         index = np.flatnonzero(q)

@@ -64,9 +64,9 @@ class RowStore(OneProcess):
     baseline: RowVector | None = None
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
-    """What solvers may need: "single rows" (steps on one row at a time), "whole vectors" (sets of
-    a user's own), "compiled" (arrays that compiled code runs on), "responses" (how weights move
-    with losses), "tables" (of what DRAGO last saw) and "witnesses" (rows that stand for all)."""
+    """What solvers may need: "single rows" (steps on one of them), "whole vectors" (sets of a
+    user's own), "compiled" (arrays for that), "responses" (how weights move with losses), "tables"
+    (for DRAGO), "witnesses" (of all rows), "bounds" (rows without weight need not be read)."""
     own_metric: Callable[..., Any] | None = None
     """``(problem, kind, floor) -> (Metric, passes)`` where there is no X to make a metric from."""
     is_linear: bool = True

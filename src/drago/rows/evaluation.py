@@ -16,13 +16,24 @@ class NonFiniteLossError(ArithmeticError, ValueError):
 
 
 class Evaluation(NamedTuple):
-    """What one visit to the data at ``(w, b)`` yields."""
+    """What one visit to the data at ``(w, b)`` yields.
+
+    Of rows that were not read, because they provably have no weight, the losses and slopes are
+    bounds: theirs are not greater.
+    """
 
     w: Matrix
     b: Vector
     raw: Any
     losses: Any
     dlosses: Any
+    share: float = 1.0
+    """The share of the rows that were read."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows were read."""
+        return self.share == 1.0
 
 
 class Gradient(NamedTuple):

@@ -17,7 +17,7 @@ from drago import kernels
 from drago._interrupts import poll
 from drago._progress import tell
 from drago._threads import threads_for
-from drago.rows.array_visits import NO_GUESS, NONE, Guess, guess_for, parts_of_visit
+from drago.rows.array_visits import NO_GUESS, NO_ROOM, NONE, Guess, guess_for, parts_of_visit
 from drago.rows.base import (
     Evaluation,
     Gradient,
@@ -178,6 +178,8 @@ class FileVisits(PartedRows):
                     NONE if part.baseline is None else part.baseline[rows],
                     *guess,
                     *(each.parts[step.k][rows] for each in (raw, losses, slopes)),
+                    NONE,
+                    NO_ROOM,
                     first,
                     second,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
-from drago._validation import check_groups, check_vector, locked
-from drago.rows.array_visits import ArrayVisits
+from drago._validation import check_groups, check_vector, locked, require_features, sum_of_squares
+from drago.rows.array_near import ArrayNear
+from drago.rows.array_visits import gathered
 from drago.rows.base import (
     Index,
     Kept,
@@ -25,7 +27,7 @@ Array = npt.NDArray[Any]
 _PART = 1 << 16
 
 
-class ArrayRows(ArrayVisits):
+class ArrayRows(ArrayNear):
     """The rows of arrays.
 
     Parameters
@@ -38,9 +40,13 @@ class ArrayRows(ArrayVisits):
     groups : array of int of shape (n,), optional
     baseline : array of shape (n,), optional
         What is subtracted from the losses.
+    unread : bool
+        Whether nobody has seen to it that X is finite: the first who reads it does.
     """
 
-    capabilities = frozenset({"single rows", "whole vectors", "compiled", "responses", "tables"})
+    capabilities = frozenset(
+        {"single rows", "whole vectors", "compiled", "responses", "tables", "bounds"}
+    )
 
     def __init__(
         self,
@@ -49,38 +55,50 @@ class ArrayRows(ArrayVisits):
         p: Vector,
         groups: Array | None = None,
         baseline: Vector | None = None,
+        *,
+        unread: bool = False,
     ) -> None:
-        self.X, self.y, self.p = locked(X), locked(y), locked(p)
+        self.stored, self.y, self.p = locked(X), locked(y), locked(p)
+        self.unread = unread
         self.groups = None if groups is None else locked(groups)
         self.baseline = None if baseline is None else locked(baseline)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle is made of; what was computed from it is computed again."""
-        return {name: getattr(self, name) for name in ("X", "y", "p", "groups", "baseline")}
+        names = ("y", "p", "groups", "baseline", "unread")
+        return {"X": self.stored} | {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
+    @property
+    def X(self) -> Any:
+        """The features; checked if they were not yet."""
+        if self.unread:
+            require_features(self.stored)
+            self.unread = False
+        return self.stored
+
     @cached_property
     def n_samples(self) -> int:  # type: ignore[override]
-        return int(self.X.shape[0])
+        return int(self.stored.shape[0])
 
     @cached_property
     def n_features(self) -> int:  # type: ignore[override]
-        return int(self.X.shape[1])
+        return int(self.stored.shape[1])
 
     @cached_property
     def n_entries(self) -> int:  # type: ignore[override]
-        return int(self.X.nnz) if self.is_sparse else self.n_samples * self.n_features
+        return int(self.stored.nnz) if self.is_sparse else self.n_samples * self.n_features
 
     @cached_property
     def is_sparse(self) -> bool:  # type: ignore[override]
-        return not isinstance(self.X, np.ndarray)
+        return not isinstance(self.stored, np.ndarray)
 
     @cached_property
     def is_plain(self) -> bool:
         """Whether X is a dense array of float64."""
-        return not self.is_sparse and self.X.dtype == np.float64
+        return not self.is_sparse and self.stored.dtype == np.float64
 
     @cached_property
     def norms(self) -> Vector:
@@ -133,7 +151,10 @@ class ArrayRows(ArrayVisits):
         p = self.p[index]
         p /= p.sum()
         groups = None if self.groups is None else check_groups(self.groups[index], p.size)
-        X = self.X[index] if self.is_sparse else self._gathered(index, self.X.dtype)
+        X: Any = self.stored
+        X = X[index] if self.is_sparse else gathered(X, index, X.dtype)
+        if self.unread and not math.isfinite(sum_of_squares(X.data if self.is_sparse else X)):
+            require_features(self.stored)
         baseline = None if self.baseline is None else self.baseline[index]
         return ArrayRows(X, self.y[index], p, groups, baseline)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drago._validation import (
-    check_features,
+    as_features,
     check_groups,
     check_number,
     check_sample_weight,
+    require_features,
 )
 from drago.files.blocks import Blocks
 from drago.rows.base import RowStore
@@ -20,6 +22,8 @@ from drago.rows.memory import ArrayRows
 
 # Share of the total weight below which a row counts as dropped: its inverse must be finite.
 NEGLIGIBLE = 1e-200
+# Entries of X from which on they are checked while they are first read: twice would take longer.
+_LONG = 1 << 22
 
 
 class Opened(NamedTuple):
@@ -97,8 +101,11 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
         raise ValueError(
             "y is missing: give the target of each row of X; only a source has its own."
         )
-    X = check_features(X)
+    X = as_features(X)
     n, kept = X.shape[0], None
+    unread = math.prod(X.shape) >= _LONG if isinstance(X, np.ndarray) else X.nnz >= _LONG
+    if not unread:
+        require_features(X)
     y = loss.check_target(y, n)
     groups = None if groups is None else check_groups(groups, n)
     if sample_weight is None:
@@ -110,10 +117,12 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
         p = p / p.sum()
         some = p > NEGLIGIBLE
         if not some.all():
-            kept = some
+            if unread:
+                require_features(X)
+            kept, unread = some, False
             X, y, p = X[kept], y[kept], p[kept]
             groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
-    return Opened(ArrayRows(X, y, p, groups), kept, loss.n_outputs(y))
+    return Opened(ArrayRows(X, y, p, groups, unread=unread), kept, loss.n_outputs(y))
 
 
 def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:

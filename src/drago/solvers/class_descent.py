@@ -94,7 +94,7 @@ def is_for(problem: DROProblem) -> bool:
         and problem.constraint.is_everything
         and rows.has("compiled")
         and rows.is_plain
-        and rows.X.flags.c_contiguous
+        and rows.is_by_rows
     )
 
 

@@ -296,7 +296,11 @@ class _LBFGSRun:
             if falling < 0:
                 start, value = here.evaluation, here.value
                 step = self._unpack(dx)
-                line = Line(problem, self.oracle, start, value, falling, *step)
+                # Rows without weight have none in certificates either if these are the weights.
+                line = Line(
+                    problem, self.oracle, start, value, falling, *step,
+                    leaves_out=0.0 < nu == self.problem.nu,
+                )  # fmt: skip
                 found = line.search(1.0)
                 self.passes += line.passes
                 self.n_calls += line.n_trials
@@ -445,6 +449,7 @@ class _LineSearchRun(_LBFGSRun):
             "value": here.value,
             "estimate": here.estimate,
             "is_sum": here.is_sum,
+            "share": ev.share,
             "pairs": memory.count,
             "intercept": metric.intercept,
             "oracle": self.oracle.memory,
@@ -468,7 +473,7 @@ class _LineSearchRun(_LBFGSRun):
         self.last = _TriedPoint(
             settings["value"],
             arrays["slope"],
-            Evaluation(arrays["w"], arrays["b"], raw, losses, dlosses),
+            Evaluation(arrays["w"], arrays["b"], raw, losses, dlosses, settings["share"]),
             q,
             Gradient(arrays["gradient_w"], arrays["gradient_b"]),
             settings["estimate"],

@@ -48,6 +48,7 @@ def check_lbfgs(
             "value": Number(),
             "estimate": NOT_NEGATIVE,
             "is_sum": Flag(),
+            "share": NOT_NEGATIVE,
             "pairs": Count(0, pairs),
             "intercept": POSITIVE,
             "oracle": memory_form(oracle),

@@ -345,7 +345,7 @@ class _CompiledStage(_Stage):
     def is_for(problem: DROProblem) -> bool:
         if not is_capped_chi2(problem):
             return False
-        return problem.rows.is_plain and bool(problem.X.flags.c_contiguous)  # type: ignore[attr-defined]
+        return problem.rows.is_plain and problem.rows.is_by_rows  # type: ignore[attr-defined]
 
     def advance(self, most: int) -> _Move:
         """A few steps: so many that an interruption is not kept waiting for long."""

@@ -3,12 +3,14 @@
 With ``raw(w + t dw) = raw(w) + t X dw`` each iteration takes one product ``X dw`` and one product
 ``X' (q s)``, however many lengths t are tried; scipy's L-BFGS takes both for each of them. Where a
 visit reads X once for losses and gradient, the first length is tried by a visit: most often it is
-the last, and then nothing else is read.
+the last, and then nothing else is read. Next to a point whose losses are known, rows that provably
+have no weight are not even read then.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +51,10 @@ class Along:
 
 
 class Line:
-    """``P`` along ``w + t dw, b + t db``, given its value and slope at t = 0; convex in t."""
+    """``P`` along ``w + t dw, b + t db``, given its value and slope at t = 0; convex in t.
+
+    With `leaves_out`, rows that have no weight need not be known in what it finds.
+    """
 
     def __init__(
         self,
@@ -60,14 +65,19 @@ class Line:
         slope: float,
         dw: Matrix,
         db: Vector,
+        leaves_out: bool = False,
     ) -> None:
         self.problem, self.oracle, self.start = problem, oracle, start
         self.dw, self.db = dw, db
+        self.passes, self._leaves_out = 0.0, leaves_out and problem.rows.has("bounds")
         # Where hardly anything is left to gain, predictions that are computed afresh differ by
         # rounding from those along the line, and so would the objective.
         by_visit = problem.rows.visits_once(problem.loss, problem.n_outputs)
         by_visit = by_visit and -slope > _FINE * abs(value)
-        self._draw: RowVector = None if by_visit else problem.rows.predict(dw, db)
+        if not by_visit and not start.is_whole:
+            self.start = start = problem.evaluate(start.w, start.b)
+            self.passes += 0.5
+        self._draw: RowVector = None if by_visit else self._predicted()
         self._visited: tuple[float, Evaluation] | None = None
         self.n_trials = 0
         self.error: NonFiniteLossError | None = None  # the last trial that had no value
@@ -79,33 +89,42 @@ class Line:
         if self._draw is None:
             rows = self.problem.rows
             if self._visited is None or self._visited[0] < 1.0:  # so near that digits were lost
-                self._draw = rows.predict(self.dw, self.db)
+                self._draw = self._predicted()
             else:
                 t, there = self._visited
                 self._draw = rows.scaled(rows.add(there.raw, self.start.raw, -1.0), 1.0 / t)
         return self._draw
 
-    @property
-    def passes(self) -> float:
-        """What the search has read of the data: half a pass for predictions, one for a visit."""
-        return 0.5 if self._visited is None else 1.0
+    def _predicted(self) -> RowVector:
+        self.passes += 0.5
+        return self.problem.rows.predict(self.dw, self.db)
 
     def _visit(self, t: float) -> Along:
         """The point at length t, and the gradient there, by a visit to the data."""
         problem, start = self.problem, self.start
         w, b = start.w + t * self.dw, start.b + t * self.db
-        ev, q, g = problem.visit(w, b, self.oracle)
+        if self._leaves_out:
+            rows: Any = problem.rows
+            ev, q, g = rows.visit_near(problem.loss, w, b, self.oracle, problem.nu, start)
+        else:
+            ev, q, g = problem.visit(w, b, self.oracle)
         self._visited = t, ev
+        self.passes += ev.share
         value = problem.primal(w, ev.losses, q)
         slope = float(np.vdot(g.w + problem.mu * w, self.dw) + np.dot(g.b, self.db))
         return Along(t, value, slope, ev, q, g)
+
+    @property
+    def _are_whole(self) -> bool:
+        """Whether the predictions at both ends are known for all rows."""
+        return self.start.is_whole and (self._visited is None or self._visited[1].is_whole)
 
     def at(self, t: float) -> Along:
         """The point at length t; infinitely high where the losses are not finite."""
         self.n_trials += 1
         problem, start = self.problem, self.start
         try:
-            if self._draw is None and self.n_trials == 1:
+            if self._draw is None and (self.n_trials == 1 or not self._are_whole):
                 return self._visit(t)
             raw = problem.rows.add(start.raw, self.draw, t)
             ev = problem.evaluate(start.w + t * self.dw, start.b + t * self.db, raw)
