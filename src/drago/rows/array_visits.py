@@ -209,7 +209,8 @@ class ArrayVisits(ArrayCurvature):
     @property
     def _is_measured(self) -> bool:
         """Whether it is worth to know how far rows reach."""
-        return self.is_by_rows and self.n_features >= _LONG and self.n_entries >= _LARGE
+        is_large = self.n_features >= _LONG and self.n_entries >= _LARGE
+        return is_large and self.has("bounds") and self.is_by_rows
 
     def _unit(self) -> Vector:
         """About one over the size of each feature."""

@@ -113,6 +113,8 @@ class PartOfTables(ArrayTables):
 class ArrayPart(Part, ArrayRows):
     """A part of the rows, in arrays; its weights sum to less than 1."""
 
+    capabilities = ArrayRows.capabilities - {"bounds"}
+
     @property
     def n_groups(self) -> int:  # type: ignore[override]
         return 0 if self.groups is None else int(self.groups.max()) + 1

@@ -215,9 +215,19 @@ class ReadPart(ArrayPart):
             features, 0, self.n_samples, self.y, self.p, self.groups, self.baseline, self.n_entries
         )
 
+    unread = False
+
     @cached_property
     def X(self) -> Any:
         return self.block.whole()
+
+    @property
+    def stored(self) -> Any:
+        return self.X
+
+    @property
+    def is_by_rows(self) -> bool:
+        return not self.is_sparse
 
     @property
     def _is_read(self) -> bool:
