@@ -10,11 +10,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import drago
+from drago.loop.loop import Loop
 
 da = pytest.importorskip("dask.array", reason="needs dask and distributed")
 distributed = pytest.importorskip("distributed", reason="needs dask and distributed")
 
-from drago.rows.cluster import programs  # noqa: E402
+from drago.rows.cluster import core, programs  # noqa: E402
 
 N, D, TOL = 3000, 4, 1e-6
 LOSSES = ("squared", "huber", "logistic", "multinomial")
@@ -205,39 +206,43 @@ def test_the_mean_is_what_scikit_learn_finds():
 
 @pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
 @pytest.mark.parametrize(
-    ("loss", "name"), [("squared", "cvar"), ("logistic", "cvar"), ("logistic", "esrm")]
+    ("loss", "name", "witnesses", "most"),
+    [
+        ("squared", "cvar", 8192, 3.0),
+        ("logistic", "cvar", 8192, 3.0),
+        ("logistic", "esrm", 8192, 3.5),
+        ("multinomial", "esrm", 8192, 4.0),
+        ("multinomial", "mean", 8192, 2.5),
+        ("squared", "kl ball", 8192, 2.5),
+        # One row in twenty, which tell little of heavy tails.
+        ("squared", "kl ball", 150, 2.5),
+        ("huber", "kl ball", 150, 2.5),
+    ],
 )
-def test_an_iteration_takes_at_most_four_rounds(loss, name):
-    """On the way from the trivial model to the optimum, certificates and set-up apart."""
-    remote, _ = both(loss, name, "chi2")
-    counts = {}
+def test_an_iteration_takes_at_most_four_rounds(monkeypatch, loss, name, witnesses, most):
+    """On the way from the trivial model to the optimum, certificates and set-up apart.
 
-    def note(progress):
-        counts[progress.n_iter] = remote.rows.n_rounds
-
-    first = drago.solve(remote, drago.LBFGS(metric="auto"), tol=1e-3, callback=note)
-    assert first.n_rounds > 0
-    # Everything between two iterations that were not judged.
-    remote, _ = both(loss, name, "chi2")
-    loop_rounds = []
-    observe = drago.loop.loop.Loop.observe
+    Rounds do not depend on the machine. `most` is about half a round more than was needed: a round
+    more for each trial, or a search that takes longer, is too many.
+    """
+    monkeypatch.setattr(core, "_WITNESSES", witnesses)
+    remote, memory = both(loss, name, "auto" if "ball" in name else "chi2")
+    observe, spent, last = Loop.observe, [0], [0]
 
     def counted(self, iterate):
-        loop_rounds.append((iterate.n_iter, "before", remote.rows.n_rounds))
+        if not self.quiet:
+            spent[0] += remote.rows.n_rounds - last[0] if iterate.n_iter else 0
         try:
             observe(self, iterate)
         finally:
-            loop_rounds.append((iterate.n_iter, "after", remote.rows.n_rounds))
+            if not self.quiet:
+                last[0] = remote.rows.n_rounds
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drago.loop.loop.Loop, "observe", counted)
-        result = drago.solve(remote, drago.LBFGS(metric="auto"), tol=TOL)
-    spent = sum(
-        there[2] - here[2]
-        for here, there in itertools.pairwise(loop_rounds)
-        if (here[1], there[1]) == ("after", "before")
-    )
-    assert spent <= 4 * result.n_iter
+    monkeypatch.setattr(Loop, "observe", counted)
+    result = drago.solve(remote, drago.LBFGS(metric="auto"), tol=TOL)
+    assert result.n_rounds > 0
+    assert drago.certify(memory, result.coef, result.intercept).rel_gap <= TOL
+    assert spent[0] <= most * result.n_iter
 
 
 @pytest.mark.filterwarnings(f"ignore:{NO_CLIENT}")
@@ -253,7 +258,7 @@ def test_an_iteration_takes_at_most_four_rounds(loss, name):
 )
 def test_a_visit_reads_the_rows_once(loss, name, divergence, monkeypatch):
     """The losses in one round, the weights and the gradient in the next: the search for the weights
-    takes no round of its own, or one for a ball, and nothing is computed twice."""
+    takes no round of its own, or one for a chi2 ball, and nothing is computed twice."""
     remote, memory = both(loss, name, divergence)
     rows, done = remote.rows, collections.Counter()
     rng = np.random.default_rng(1)
@@ -271,7 +276,7 @@ def test_a_visit_reads_the_rows_once(loss, name, divergence, monkeypatch):
     before, parts = rows.n_rounds, len(rows.parts)
     ev, q, gradient = remote.visit(w, b, oracle)
     remote.primal(w, ev.losses, q)
-    assert rows.n_rounds - before <= (3 if "ball" in name else 2)
+    assert rows.n_rounds - before <= (3 if name == "chi2 ball" else 2)
     assert done["evaluated"] == parts
     assert done["weigh"] + done["soft"] == parts
     assert done["gradient_after"] + done["gradient"] == parts
