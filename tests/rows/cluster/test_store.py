@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import drago
+from cluster_cases import SETS, TOL, D, N, data, in_chunks, same_bits, terms
 from drago.loop.loop import Loop
 
 da = pytest.importorskip("dask.array", reason="needs dask and distributed")
@@ -17,49 +18,8 @@ distributed = pytest.importorskip("distributed", reason="needs dask and distribu
 
 from drago.rows.cluster import core, programs  # noqa: E402
 
-N, D, TOL = 3000, 4, 1e-6
 LOSSES = ("squared", "huber", "logistic", "multinomial")
-SETS = {
-    "cvar": drago.CVaR(0.2),
-    "mean": drago.CVaR(1.0),
-    "simplex": drago.Simplex(),
-    "chi2 ball": drago.Chi2Ball(0.5),
-    "kl ball": drago.KLBall(0.3),
-    "esrm": drago.ESRM(1.0),
-    "extremile": drago.Extremile(2.0),
-    "groups": drago.Grouped(drago.CVaR(0.5)),
-}
 NO_CLIENT = "there is no Dask client"
-
-
-def data(loss, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(N, D)) * np.array([1.0, 2.0, 0.5, 1.0]) + 0.3
-    score = X @ np.array([1.0, -0.5, 0.7, 0.0])
-    if loss == "logistic":
-        y = (score + rng.logistic(size=N) > 0.5).astype(float)
-    elif loss == "multinomial":
-        y = np.digitize(score + rng.normal(size=N), [-0.5, 1.0]).astype(float)
-    else:
-        y = score + rng.standard_t(4, size=N)
-    return X, y, np.digitize(X[:, 1] + rng.normal(size=N), [-1.0, 1.5])
-
-
-def terms(loss, name, divergence="auto", **more):
-    return {
-        "loss": loss,
-        "uncertainty": SETS[name],
-        "divergence": divergence,
-        "shift_cost": 0.05,
-        "l2_reg": 1e-2,
-        "fit_intercept": True,
-        **more,
-    }
-
-
-def in_chunks(X, y, groups=None, chunk=700):
-    found = [da.from_array(X, chunks=(chunk, -1)), da.from_array(y, chunks=chunk)]
-    return *found, None if groups is None else da.from_array(groups, chunks=chunk)
 
 
 def both(loss, name, divergence="auto", chunk=700, **more):
@@ -118,15 +78,6 @@ def test_workers_give_the_bits_of_threads(client, loss, name, divergence):
 
 def _no_client():
     raise ValueError("no clients found")
-
-
-def same_bits(first, second):
-    assert first.coef.tobytes() == second.coef.tobytes()
-    assert np.array_equal(first.intercept, second.intercept)
-    assert first.gap == second.gap
-    assert first.n_iter == second.n_iter
-    weights = [np.asarray(result.dual_weights) for result in (first, second)]
-    assert weights[0].tobytes() == weights[1].tobytes()
 
 
 @pytest.mark.slow
