@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from drago.oracles.atoms import AtomOracle, AtomResponse, RowVector
-from drago.oracles.rounds import looks
+from drago.oracles.rounds import looks, tilt_looks
 from drago.oracles.rounds.arrays import (
     BALL,
     CHI2,
@@ -94,8 +94,8 @@ class RemoteOracle(TiltSearch):
         c = price(float(c))
         if not self.is_ball:
             return (looks.top, (u, c), {}) if self.cap == math.inf else None
-        tried = self._thetas(u, c)
-        return None if tried is None else (looks.tilts, (u, *tried), {})
+        theta = self._first_theta(u, c)
+        return None if math.isnan(theta) else (tilt_looks.tilts, self._look_at(u, theta), {})
 
     def _bracket(self, spec: Spec, u: RowVector) -> tuple[float, tuple[Place, Place], float] | None:
         """The guess, a bracket around it, and the threshold of the witnesses."""

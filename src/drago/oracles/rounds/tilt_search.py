@@ -1,7 +1,8 @@
-"""KL balls of rows on other machines: theta from a few rounds of sums at some theta.
+"""KL balls of rows on other machines: theta from a round or two of sums.
 
-The weights are ``q_i ~ p_i exp(theta u_i)``. A few rows on this side tell about where theta is, and
-the moments of the losses under the weights at one theta tell those at another one nearby.
+The weights are ``q_i ~ p_i exp(theta u_i)``. A few rows on this side tell about where theta is. At
+one theta all parts tell their greatest losses and the moments of the others, which give the sums at
+another theta nearby (`drago.oracles.rounds.tilt_looks`).
 """
 
 from __future__ import annotations
@@ -13,78 +14,68 @@ from typing import Any
 import numpy as np
 
 from drago.oracles.atoms import RowVector
-from drago.oracles.rounds import looks
+from drago.oracles.rounds import looks, tilt_looks
 from drago.oracles.rounds.oracle import SearchOracle
-from drago.oracles.rounds.rows import FAINT
 from drago.oracles.rounds.tilt import Losses, Tilt, price_in_ball
+from drago.oracles.rounds.tilt_looks import Tilted, Tilts
 
-# How far on either side of a guess to look, as a share of it, at most and at least, and how many
-# times the last error of a guess.
-_TILT, _LEAST_TILT, _ERRORS = 0.03, 1e-3, 4.0
-# How near to the radius the moments tell the rest, how far a step goes, and rounds at most.
-_CLOSE, _FARTHEST, _TILTS = 1e-4, 0.25, 20
+# The error of what moments tell that is no more than rounding, how far a step goes without them,
+# and rounds at most.
+_EXACT, _FARTHEST, _TILTS = 1e-14, 0.25, 20
 
 
 class TiltSearch(SearchOracle):
     """What `drago.oracles.rounds.remote.RemoteOracle` does for KL balls."""
 
-    def _sampled(self, u: RowVector, c: float) -> tuple[float, float]:
-        """Theta of the witnesses, and the mean of their losses there; NaN where there is none."""
+    def _sampled(self, u: RowVector, c: float) -> float:
+        """Theta of the witnesses; NaN where there is none."""
         shadow, radius = self.rows.shadow(u), float(self.uncertainty.radius)
         # Small divergences are sums around the mean, for the sake of their digits.
         if shadow is None or radius < Tilt.SMALL or not np.isfinite(shadow).all():
-            return math.nan, math.nan
-        p = self.rows.witness.p
-        losses = Losses([(shadow, p)], radius)
+            return math.nan
+        losses = Losses([(shadow, self.rows.witness.p)], radius)
         if not losses.variance > 0.0:
-            return math.nan, math.nan
+            return math.nan
         effective = price_in_ball(losses, c, radius, self.memory["sampled"])
-        if not effective > 0.0:
-            return math.nan, math.nan
-        e = p * np.exp(np.maximum((shadow - losses.top) / effective, FAINT))
-        return 1.0 / effective, float(np.dot(e, shadow) / e.sum())
+        return 1.0 / effective if effective > 0.0 else math.nan
 
-    def _thetas(self, u: RowVector, c: float) -> tuple[float, tuple[float, ...]] | None:
-        """About where the losses with weight are, and theta on either side of a guess."""
-        (sampled, about), known = self._sampled(u, c), self.memory
-        if not math.isfinite(sampled):
-            return None
-        most = 1.0 / c if c > 0.0 else math.inf
-        guess, width = sampled, _TILT
+    def _first_theta(self, u: RowVector, c: float) -> float:
+        """A guess of theta, or NaN."""
+        guess, known = self._sampled(u, c), self.memory
         if known["searched"] == c and math.isfinite(known["anchor"] * known["error"]):
             # Whatever was nearer before: as the witnesses moved, or not at all.
-            width = min(known["error"], known["moved"])
             guess *= known["anchor"] / known["sampled"]
             guess = guess if known["error"] <= known["moved"] else known["anchor"]
-            width = min(max(_ERRORS * width, _LEAST_TILT), _TILT)
-        if not guess < most:
-            return about, (most,)
-        return about, (guess * (1.0 - width), min(guess * (1.0 + width), most))
+        return min(guess, 1.0 / c) if c > 0.0 else guess
 
-    def _tilted(self, u: RowVector, c: float) -> looks.Tilted | None:
-        """The weights of a KL ball, by rounds at a few theta; None where these do not find it."""
-        tried = self._thetas(u, c)
-        if tried is None:
+    def _look_at(self, u: RowVector, theta: float) -> tuple[RowVector, float, float]:
+        """What `tilt_looks.tilts` is given: theta, and about which losses to take moments."""
+        rows = self.rows
+        share = tilt_looks.TOP * len(rows.parts) / rows.n_samples
+        return u, tilt_looks.middle(rows.shadow(u), share, theta), theta
+
+    def _tilted(self, u: RowVector, c: float) -> Tilted | None:
+        """The weights of a KL ball, by rounds at a theta each; None where these do not find it."""
+        theta = self._first_theta(u, c)
+        if math.isnan(theta):
             return None
-        about, thetas = tried
         radius, most = float(self.uncertainty.radius), 1.0 / c if c > 0.0 else math.inf
-        inside: list[looks.Tilted] = []  # the greatest theta whose weights lie in the ball
-        beyond: list[looks.Tilted] = []  # and the least whose do not
+        inside: list[Tilted] = []  # the greatest theta whose weights lie in the ball
+        beyond: list[Tilted] = []  # and the least whose do not
         for _ in range(_TILTS):
-            told = self.rows.told(looks.tilts, u, about, thetas)
-            found = looks.tilted(told, about, thetas)
-            if not all(each.spent > 0.0 and each.variance > 0.0 for each in found):
+            asked = self._look_at(u, theta)
+            tilts = Tilts(self.rows.told(tilt_looks.tilts, *asked), *asked[1:])
+            here, there = tilts.at(theta), tilts.where(radius, most)
+            if there is not None and there.error <= _EXACT:
+                if there.theta < most:
+                    self._remember(there.theta, self._sampled(u, c), c)
+                return there
+            if not (here.spent > 0.0 and here.variance > 0.0):
                 return None
-            inside = sorted([*inside, *(each for each in found if each.spent <= radius)])[-1:]
-            beyond = sorted([*beyond, *(each for each in found if each.spent > radius)])[:1]
-            if inside and inside[0].theta == most:
-                return inside[0]
+            inside = sorted([*inside, *([here] if here.spent <= radius else [])])[-1:]
+            beyond = sorted([*beyond, *([here] if here.spent > radius else [])])[:1]
             ends = sorted([*inside, *beyond], key=lambda each: abs(each.spent - radius))
-            if abs(ends[0].spent - radius) <= _CLOSE * radius:
-                last = ends[0].settled(radius)
-                self._remember(last.theta, self._sampled(u, c)[0], c)
-                return last
-            thetas = (min(_theta_where(ends, radius), most),)
+            theta = min(_theta_where(ends, radius), most) if there is None else there.theta
         return None
 
     def _remember(self, theta: float, sampled: float, c: float) -> None:
@@ -96,7 +87,7 @@ class TiltSearch(SearchOracle):
         self.memory |= off | {"anchor": theta, "sampled": sampled, "searched": c}
 
 
-def _theta_where(ends: Sequence[looks.Tilted], radius: float) -> float:
+def _theta_where(ends: Sequence[Tilted], radius: float) -> float:
     """Where the divergence should be the radius: its root is almost linear in theta.
 
     Between two ends a cubic of that root tells, the nearer end first; beside one its tangent.

@@ -174,7 +174,7 @@ class DaskRows(RemoteRows):
     def primal(self, divergence: Any, nu: float, losses: RowVector, q: RowVector) -> float:
         wanted = self._values(divergence, nu, losses, q)
         slopes, step = losses.kin("slopes"), losses.kin("step")
-        if slopes is not None and q.kin("of") is losses:
+        if slopes is not None and (q is self.p or q.kin("of") is losses):
             wanted.append(("slope_sums", (q, slopes), {}))
             if losses.kin("is_visit"):
                 wanted.append(("gradient", (slopes, q), {}))

@@ -201,6 +201,11 @@ def entered(rows: DaskRows, array: Any) -> Node:
 # ------------------------------------------------------------------------------ whole vectors
 
 
+def masses_of(parts: Sequence[ArrayPart]) -> Vector:
+    """The nominal weights of a bundle's rows, which its parts hold: no round of their own."""
+    return np.concatenate([part.p for part in parts])
+
+
 def joined(function: Any, count: int, arguments: Any, *arrays: Any) -> Any:
     """A function of whole vectors, from the pieces of two of them."""
     with one_thread(), np.errstate(all="ignore"):
@@ -232,11 +237,9 @@ def of_whole(
     """Vectors that a function of whole vectors makes on one worker, and what it tells."""
     layout, engine = rows.layout, rows.engine
     bundled = layout.bundled(layout.sizes)
-    inputs = []
-    for node in (rows.p, u):
-        group, index = rows.held(node)
-        places = [index] * len(group.handles)
-        inputs += engine.map(vectors_of, group.handles, places, name="vector")
+    group, index = rows.held(u)
+    inputs = engine.map(masses_of, layout.bundles, name="vector")
+    inputs += engine.map(vectors_of, group.handles, [index] * len(bundled), name="vector")
     layout.n_rounds += 1
     columns = [[each] for each in (function, len(bundled), Packed(arguments), *inputs)]
     (found,) = engine.map(joined, *columns, name="whole")
