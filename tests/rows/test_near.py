@@ -14,6 +14,7 @@ import drago
 from cases import EPS
 from drago.rows import array_visits, open
 from drago.rows.array_near import ArrayNear
+from drago.rows.part import cut
 
 LOSSES = ["squared", "huber", "logistic"]
 IN_METRIC = drago.LBFGS(metric="auto")
@@ -222,6 +223,13 @@ def test_features_of_any_size_are_taken_that_were_before(small, scale):
     checked = drago.DROProblem(X[:, [3, 4, 5]], y, l2_reg=0.1)
     checked.X  # noqa: B018 (reading it is the check)
     assert np.isfinite(checked.objective(np.array([1.0 / scale**0.5, 1.0, 1.0])))
+
+
+def test_a_part_of_rows_is_sent():
+    part = cut(make("squared", n=200).rows, (80,))[1]
+    found = pickle.loads(pickle.dumps(part))
+    np.testing.assert_array_equal(found.X, part.X)
+    assert type(found) is type(part) and not found.unread and not found.has("bounds")
 
 
 def test_large_data_is_not_read_at_the_door():

@@ -121,7 +121,8 @@ class ArrayPart(Part, ArrayRows):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Arrays that were sent may begin anywhere in memory; compiled code wants them aligned."""
-        super().__setstate__({name: _aligned(value) for name, value in state.items()})
+        arrays = {name: _aligned(state[name]) for name in state if name != "unread"}
+        super().__setstate__(state | arrays)
 
     def at_hand(self) -> ArrayPart:
         """The part for one task."""
