@@ -19,7 +19,7 @@ _FEW_ENTRIES = 1 << 18
 # Over one in so many ranks it is looked at how weights rise with the losses.
 _RANKS = 64
 # Rows that are looked at for each that is wanted.
-_LOOKED_AT = 16
+_LOOKED_AT = 32
 # Rows of which a selection takes longer than two looks at all of them.
 _MANY = 1 << 17
 
@@ -112,16 +112,16 @@ class ArrayCurvature(RowStore):
             about_equal = step * np.flatnonzero(weight[::step] > 0.5 * greatest)
             if about_equal.size >= size:
                 return Chosen(_spread(about_equal, size))
-        index = np.flatnonzero(weight > 0)
-        if index.size <= size:
-            return Chosen(index)
-        if weight.size >= _MANY:
-            index = np.flatnonzero(weight >= _about_least(weight, size))
+        least = _about_least(weight, size) if weight.size >= _MANY else 0.0
+        if least > 0.0:
+            index = np.flatnonzero(weight >= least)
             if 0.9 * size <= index.size <= size:
                 return Chosen(index)
             if size < index.size <= 1.1 * size:
                 return Chosen(_spread(index, size))
-            index = np.flatnonzero(weight > 0)
+        index = np.flatnonzero(weight > 0)
+        if index.size <= size:
+            return Chosen(index)
         weight = weight[index]
         about_equal = index[weight > 0.5 * greatest]
         if about_equal.size > size:
