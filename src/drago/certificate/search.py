@@ -39,8 +39,10 @@ class _BoundRule:
     """With many classes all of them come first, up to so many times a few."""
     approaches: int = 3
     """and next at most so many steps towards the minimum with the Hessian of a few rows."""
-    at_once: float = 0.1
-    """All rows of weight come first where they cost at most so many passes."""
+    at_once: float = 0.35
+    """All rows of weight come first where they cost at most so many passes,"""
+    at_once_here: float = 0.1
+    """and where a look at few rows costs next to nothing, so many."""
     growth: int = 8
     """Where a bound took too few rows, the next one takes at least so many times as many."""
     longest: int = 500
@@ -201,7 +203,9 @@ class GapSearch:
             return tried
         room = self.target * (self.reference - self.primal) - slack
         cheap = problem.rows.has_cheap_gram(problem.loss)
-        cheap = cheap or curvature_cost(problem, support) <= _RULE.at_once
+        is_here = problem.rows.has("compiled")
+        at_once = _RULE.at_once_here if is_here else _RULE.at_once
+        cheap = cheap or curvature_cost(problem, support) <= at_once
         size = support if cheap else max(few_rows(problem), _RULE.growth * tried)
         while True:
             limit = min(affordable_rows(problem, self.credit), support)
