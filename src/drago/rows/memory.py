@@ -171,12 +171,13 @@ class ArrayRows(ArrayNear):
     def condensed(self, n_classes: int) -> ArrayRows | None:
         if self.baseline is not None:
             return None
-        labels = self.y.astype(np.int64)
-        if self.groups is not None:
-            labels = labels + n_classes * self.groups
-        if int(labels.max()) >= self.n_samples:
+        most = n_classes * (1 if self.groups is None else int(self.groups.max()) + 1)
+        if most > self.n_samples:
             return None
-        mass = np.bincount(labels, self.p)
+        if self.groups is None:
+            mass = self.class_masses(self.p, n_classes)
+        else:
+            mass = np.bincount(self.y.astype(np.int64) + n_classes * self.groups, self.p)
         there = np.flatnonzero(mass)
         mass = mass[there]
         groups = None if self.groups is None else there // n_classes
@@ -214,8 +215,10 @@ class ArrayRows(ArrayNear):
         return values[self.y.astype(np.int64)]
 
     def class_masses(self, weights: Vector, n_classes: int) -> Vector:
-        labels = self.y.astype(np.int64)
-        return np.bincount(labels, weights, n_classes).astype(np.float64, copy=False)
+        if self.y.dtype.kind == "f":  # 0 and 1
+            masses = [np.einsum("i,i->", weights, each) for each in (1.0 - self.y, self.y)]
+            return np.array(masses, dtype=np.float64)
+        return np.bincount(self.y, weights, n_classes).astype(np.float64, copy=False)
 
     def dot(self, x: Vector, y: Vector) -> float:
         return float(np.dot(x, y))

@@ -325,10 +325,9 @@ class Logistic(_SingleOutput):
 
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)
-        values = np.unique(y)
-        if not np.isin(values, (0.0, 1.0)).all():
+        if not ((y == 0.0) | (y == 1.0)).all():
             raise ValueError(
-                f"y must hold 0 and 1 for the logistic loss, but holds {values[:5]}; "
+                f"y must hold 0 and 1 for the logistic loss, but holds {np.unique(y)[:5]}; "
                 "encode the labels."
             )
         return y
