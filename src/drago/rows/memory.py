@@ -177,7 +177,8 @@ class ArrayRows(ArrayNear):
         if self.groups is None:
             mass = self.class_masses(self.p, n_classes)
         else:
-            mass = np.bincount(self.y.astype(np.int64) + n_classes * self.groups, self.p)
+            labels = self.y.astype(np.int64) + n_classes * self.groups
+            mass = np.bincount(labels, self.p).astype(np.float64, copy=False)
         there = np.flatnonzero(mass)
         mass = mass[there]
         groups = None if self.groups is None else there // n_classes
