@@ -174,6 +174,9 @@ READERS = {
     "losses": lambda problem: problem.losses(np.ones(problem.n_features)),
     "certify": lambda problem: drago.certify(problem, np.ones(problem.n_features)),
     "X": lambda problem: problem.X,
+    "gradient": lambda problem: problem.gradient(
+        problem.evaluate(np.zeros((problem.n_features, 1)), np.zeros(1)), problem.p
+    ),
     "take": lambda problem: problem.take(np.arange(1300, 1400)),
     "a copy": lambda problem: copy.deepcopy(problem).X,
     "a pickle": lambda problem: pickle.loads(pickle.dumps(problem)).objective(
@@ -223,6 +226,31 @@ def test_features_of_any_size_are_taken_that_were_before(small, scale):
     checked = drago.DROProblem(X[:, [3, 4, 5]], y, l2_reg=0.1)
     checked.X  # noqa: B018 (reading it is the check)
     assert np.isfinite(checked.objective(np.array([1.0 / scale**0.5, 1.0, 1.0])))
+
+
+def test_few_of_the_rows_tell_the_unit(monkeypatch):
+    """However long they are, and where there are fewer than are looked at."""
+    sizes, gathered = [], array_visits.gathered
+
+    def watched(X, index, *rest):
+        sizes.append(index.size * X.shape[1])
+        return gathered(X, index, *rest)
+
+    monkeypatch.setattr(array_visits, "gathered", watched)
+    X = np.random.default_rng(0).standard_normal((64, 66_000))
+    rows = drago.DROProblem(X, np.zeros(64)).rows
+    unit = rows._unit()
+    assert sizes == [7 * 66_000] and np.isfinite(unit).all() and (unit > 0.1).all()
+
+
+def test_rows_that_are_almost_0_are_read(small):
+    """The squares of their entries are 0, and say nothing."""
+    problem = make("squared", n=500)
+    X = problem.X.copy()
+    X[7], X[8] = 1e-170, 0.0
+    problem = problem._replace(X=X)
+    problem.objective(np.ones(64))
+    assert np.flatnonzero(np.isinf(problem.rows.reach[1])).tolist() == [7, 8]
 
 
 def test_a_part_of_rows_is_sent():

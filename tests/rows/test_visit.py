@@ -139,10 +139,11 @@ def test_a_selection_of_many_rows_is_about_the_heaviest(kind):
         "ties": np.round(rng.random(n), 1),
     }[kind]
     rows = drago.DROProblem(np.ones((n, 1)), weight).rows
-    for size in (50, 4000, 40_000, n):
+    live = int(np.count_nonzero(weight))
+    for size in (50, 4000, 40_000, live, n):
         index = rows.heaviest(weight, size).index
-        live = int(np.count_nonzero(weight))
         assert 0.9 * min(size, live) <= index.size <= size
+        assert size < live or index.size == live
         assert (np.diff(index) > 0).all()
         # Where more of them weigh about the same, within a factor of 2, these are some of them.
         assert weight[index].sum() >= 0.5 * np.sort(weight)[-index.size :].sum()

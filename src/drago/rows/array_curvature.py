@@ -32,7 +32,7 @@ def _spread(index: Index, size: int) -> Index:
 def _about_least(weight: Vector, size: int) -> float:
     """About the least of the `size` greatest weights, as one in so many rows tell it."""
     some = weight[:: weight.size // (_MANY // 8)]
-    rank = some.size - max(1, some.size * size // weight.size)
+    rank = max(0, some.size - max(1, some.size * size // weight.size))
     return float(np.partition(some, rank)[rank])
 
 
@@ -115,7 +115,7 @@ class ArrayCurvature(RowStore):
         least = _about_least(weight, size) if weight.size >= _MANY else 0.0
         if least > 0.0:
             index = np.flatnonzero(weight >= least)
-            if 0.9 * size <= index.size <= size:
+            if 0.9 * size <= index.size <= size and np.count_nonzero(weight) > size:
                 return Chosen(index)
             if size < index.size <= 1.1 * size:
                 return Chosen(_spread(index, size))

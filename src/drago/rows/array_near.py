@@ -68,7 +68,8 @@ class ArrayNear(ArrayVisits):
         cut = guess.tau - _FALL * float(np.median(rise))
         share = float(np.mean(near.losses[some] + rise >= cut))
         size = self.n_features * self.stored.itemsize
-        return cut if share * (_PICKED * size + _MEANWHILE) < size else None
+        is_less = share * (_PICKED * size + _MEANWHILE) < size
+        return cut if is_less and np.isfinite(cut) else None
 
     def _seen_near(
         self,

@@ -111,6 +111,12 @@ class ArrayVisits(ArrayCurvature):
     reach: tuple[Vector, Vector] | None = None
     """A unit of each feature, and ``||unit x_i||`` of each row; None until X was read."""
 
+    def require_finite(self) -> None:
+        """Check X, if nobody has."""
+        if self.unread:
+            require_features(self.stored)
+            self.unread = False
+
     @cached_property
     def is_by_rows(self) -> bool:
         return not self.is_sparse and bool(self.stored.flags.c_contiguous)
@@ -216,9 +222,11 @@ class ArrayVisits(ArrayCurvature):
         """About one over the size of each feature."""
         unit = np.ones(self.n_features)
         if self.is_by_rows:
-            some = np.arange(_MEASURED, dtype=np.int64) * self.n_samples // _MEASURED
+            count = max(1, min(_MEASURED, self.n_samples, _AT_ONCE // self.n_features))
+            index = np.arange(count, dtype=np.int64) * self.n_samples // count
+            some = gathered(self.stored, index, np.float64)
             with np.errstate(over="ignore"):  # whoever reads all of it will say so
-                size = np.sqrt((gathered(self.stored, some, np.float64) ** 2).mean(axis=0))
+                size = np.sqrt(np.einsum("ij,ij->j", some, some) / count)
             np.divide(1.0, size, out=unit, where=(size > _NO_SIZE) & (size < 1.0 / _NO_SIZE))
         return unit
 
@@ -227,6 +235,8 @@ class ArrayVisits(ArrayCurvature):
         longest = math.sqrt(squares.max()) if squares.max() < math.inf else math.nan
         if self.unread and not is_of_scale(longest / unit.min(), self.n_entries):
             require_features(self.stored)
+        # Of what is so small nothing is known: its squares were rounded to 0, or nearly.
+        squares[squares < _NO_SIZE**2] = math.inf
         self.unread, self.reach = False, (unit, np.sqrt(squares, out=squares))
 
     def _seen_in(
@@ -270,6 +280,8 @@ class ArrayVisits(ArrayCurvature):
         self, dlosses: Matrix, q: Vector, guess: Guess = NO_GUESS, seen: Seen | None = None
     ) -> Gradient:
         """After a visit with a guess, or without one."""
+        if seen is None:
+            self.require_finite()
         out = np.empty(self.n_features + 1)
         kernels.gradient_after(
             *self._storage,

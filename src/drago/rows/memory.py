@@ -74,9 +74,7 @@ class ArrayRows(ArrayNear):
     @property
     def X(self) -> Any:
         """The features; checked if they were not yet."""
-        if self.unread:
-            require_features(self.stored)
-            self.unread = False
+        self.require_finite()
         return self.stored
 
     @cached_property

@@ -56,7 +56,7 @@ def tilts(part: Any, u: np.ndarray, about: float, theta: float) -> Told:
     for some, p in few([(u, part.p)]):
         assert p is not None
         d = theta * (some - about)
-        term = np.where(some > cut, 0.0, p * np.exp(np.maximum(theta * (some - edge), FAINT)))
+        term = np.where(some > cut, 0.0, p * np.exp(np.clip(theta * (some - edge), FAINT, 0.0)))
         sums[0] += term.sum()
         for k in range(1, _ORDER + 1):
             term *= d
@@ -103,33 +103,39 @@ class Tilts:
         self.about, self.theta = about, theta
         self.high = np.concatenate([each.top for each in told])
         self.p = np.concatenate([each.p for each in told])
-        self.edge = max(each.edge for each in told)
+        others = [each for each in told if each.sums[0] > 0.0]
+        self.edge = max((each.edge for each in others), default=-math.inf)
         self.top = max(self.edge, float(self.high.max(initial=-math.inf)))
-        scaled = [math.exp(theta * (each.edge - self.edge)) * each.sums for each in told]
-        self.sums = np.sum(scaled, axis=0)
-        self.farthest = max(each.farthest for each in told)
+        self.sums, self.farthest = np.zeros(_ORDER + 1), 0.0
+        for each in others:
+            self.sums += math.exp(theta * (each.edge - self.edge)) * each.sums
+            self.farthest = max(self.farthest, each.farthest)
 
     def at(self, theta: float) -> Tilted:
         """The weights at another theta, as far as the moments tell."""
         r = theta / self.theta - 1.0
         powers = r ** np.arange(_ORDER + 1) / _FACTORIALS
-        exponent = self.theta * (self.edge - self.about) + theta * (self.about - self.top)
-        others = math.exp(max(exponent, FAINT)) * self.sums
-        e = self.p * np.exp(np.maximum(theta * (self.high - self.top), FAINT))
-        d = self.theta * (self.high - self.about)
-        total, first, second = (
-            float(np.dot(e, d**j) + np.dot(others[j:], powers[: _ORDER + 1 - j])) for j in range(3)
+        others, e = self.sums, self.p * np.exp(np.maximum(theta * (self.high - self.top), FAINT))
+        if others[0] > 0.0:
+            exponent = self.theta * (self.edge - self.about) + theta * (self.about - self.top)
+            others = math.exp(min(max(exponent, FAINT), -FAINT)) * others
+        below, away = self.high - self.top, self.about - self.top
+        zeroth, first, second = (
+            float(np.dot(others[j:], powers[: _ORDER + 1 - j])) / self.theta**j for j in range(3)
         )
-        mean = first / total
+        total = float(e.sum()) + zeroth
+        # From the top: from anywhere else the terms of losses that are almost tied there cancel.
+        mean = (float(np.dot(e, below)) + first + away * zeroth) / total
+        square = float(np.dot(e, below**2)) + second + away * (2.0 * first + away * zeroth)
         # Beyond the last term of a sum, each is less than half of the one before.
         left_out = others[-1] / total * np.abs(powers[-2:])
         return Tilted(
             theta,
             self.top,
             total,
-            mean / self.theta + (self.about - self.top),
-            (second / total - mean * mean) / self.theta**2,
-            float(left_out[1] + theta / self.theta * left_out[0]),
+            mean,
+            square / total - mean * mean,
+            float(left_out[1] * (1.0 + theta * abs(mean - away)) + (1.0 + r) * left_out[0]),
         )
 
     def where(self, radius: float, most: float) -> Tilted | None:
