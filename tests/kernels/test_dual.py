@@ -589,7 +589,11 @@ def test_threads_change_no_bit(start):
         for n_threads in (1, 2, 5):
             q = np.empty(n)
             more = getattr(kernels, name)(u, p, *numbers, q, *logs, n_threads)
-            found.append((q.tobytes(), more, kernels.chi2_divergence(q, p, n_threads)))
+            cost = kernels.chi2_divergence(q, p, n_threads)
+            value = kernels.chi2_value(u, q, p, 0.3, n_threads)
+            found.append((q.tobytes(), more, cost, value))
         assert found[0] == found[1] == found[2], name
         # The sum of as many products, in another order.
-        assert found[0][2] == pytest.approx(0.5 * np.sum((q - p) ** 2 / p), rel=1e-12)
+        exact = 0.5 * np.sum((q - p) ** 2 / p)
+        assert found[0][2] == pytest.approx(exact, rel=1e-12)
+        assert found[0][3] == pytest.approx(q @ u - 0.3 * exact, rel=1e-12)

@@ -82,6 +82,7 @@ class GapSearch:
         self.tried_curvature = False
         self.rest: float | None = None  # what steps toward a minimum may leave, if that is given
         self.known: tuple[RowVector | None, float] = (None, np.inf)  # some weights and their slack
+        self._counted: tuple[RowVector | None, int] = (None, 0)
 
     def gradient(self, ev: Evaluation, q: RowVector) -> Gradient:
         if q is self.exact and ev is self.ev and self._here is not None:
@@ -166,6 +167,12 @@ class GapSearch:
             n_passes=self.passes,
         )
 
+    def _count(self, q: RowVector) -> int:
+        """Rows of weight; asked for several times in turn."""
+        if self._counted[0] is not q:
+            self._counted = q, self.problem.rows.count(q)
+        return self._counted[1]
+
     def _is_small(self, gap: float) -> bool:
         return relative(gap, self.primal, self.reference, self.cancelling) <= self.target
 
@@ -197,7 +204,7 @@ class GapSearch:
         The bound falls about like one over the number of rows, which tells how many are needed.
         Returns how many rows were tried; a later call, told of them as `tried`, begins with more.
         """
-        problem, support = self.problem, self.problem.rows.count(q)
+        problem, support = self.problem, self._count(q)
         slack = self._slack(q)
         if slack >= self.gap:
             return tried
@@ -230,14 +237,14 @@ class GapSearch:
 
     def _is_costly(self, q: RowVector) -> bool:
         """Whether the Hessian of all rows of weight takes longer than a few passes."""
-        problem, rows = self.problem, self.problem.rows.count(q)
+        problem, rows = self.problem, self._count(q)
         if problem.loss.has_class_hessian and rows <= _RULE.few * few_rows(problem):
             return False  # a few rows would cost about as much
         return curvature_cost(problem, rows) > _RULE.costly
 
     def _is_for_descent(self, q: RowVector) -> bool:
         """Whether the minimum for these weights is found in a few steps of compiled code."""
-        return descent_cost(self.problem, self.problem.rows.count(q)) <= self.credit
+        return descent_cost(self.problem, self._count(q)) <= self.credit
 
     def _descend(self, q: RowVector) -> None:
         """Bound ``min over w' of L(w', q)`` by tangents at a point near it, see `_approach`.
@@ -249,7 +256,7 @@ class GapSearch:
         rows: Any = problem.rows
         if slack >= self.gap:
             return
-        share = rows.count(q) / problem.n_samples
+        share = self._count(q) / problem.n_samples
         most = int(min(max((self.credit - 1.0) / share, 1.0), _RULE.longest))
         room = self.target * (self.reference - self.primal) - slack
         wanted = _RULE.rest * room if room > 0 else _RULE.least_rest * (self.gap - slack)

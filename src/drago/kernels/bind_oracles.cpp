@@ -180,6 +180,15 @@ void bind_balls(nb::module_& m) {
         },
         "q"_a.noconvert(), "p"_a.noconvert(), "n_threads"_a = 1, "1/2 sum_i (q_i - p_i)^2 / p_i.");
     m.def(
+        "chi2_value",
+        [](InArray u, InArray q, InArray p, double c, Index n_threads) {
+            nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
+            return chi2_value(view(u), view(q), view(p), c);
+        },
+        "u"_a.noconvert(), "q"_a.noconvert(), "p"_a.noconvert(), "c"_a, "n_threads"_a = 1,
+        "sum_i q_i u_i - c / 2 sum_i (q_i - p_i)^2 / p_i.");
+    m.def(
         "chi2_ball",
         [](InArray u, InArray p, double c, double radius, double tau, OutArray q,
            Index n_threads) -> Pair {

@@ -19,6 +19,16 @@ double chi2_divergence(In q, In p) {
     return 0.5 * total;
 }
 
+double chi2_value(In u, In q, In p, double c) {
+    const double *__restrict value = u.data, *__restrict weight = q.data;
+    const double* __restrict nominal = p.data;
+    const auto [gain, cost] = long_sums<2>(q.size, [=](Index i) DRAGO_INLINED {
+        const double away = weight[i] - nominal[i];
+        return std::array<double, 2>{weight[i] * value[i], away * away / nominal[i]};
+    });
+    return gain - 0.5 * c * cost;
+}
+
 namespace {
 
 struct Moments {

@@ -23,6 +23,9 @@ struct Boundary {
 // 1/2 sum_i (q_i - p_i)^2 / p_i.
 double chi2_divergence(In q, In p);
 
+// sum_i q_i u_i - c / 2 sum_i (q_i - p_i)^2 / p_i.
+double chi2_value(In u, In q, In p, double c);
+
 // Centre, offset and cut of the ball's boundary, by one sort.
 Boundary chi2_ball_sorted(In u, In p, double radius);
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago._threads import vector_threads
 from drago._validation import check_groups, check_vector, locked, require_features, sum_of_squares
 from drago.rows.array_near import ArrayNear
 from drago.rows.array_visits import gathered
@@ -232,6 +233,12 @@ class ArrayRows(ArrayNear):
 
     def slope_sums(self, q: Vector, dlosses: Matrix) -> tuple[Vector, Vector]:
         return q @ dlosses, q @ np.abs(dlosses)
+
+    def primal(self, divergence: Any, nu: float, losses: Vector, q: Vector) -> float:
+        if not (divergence.is_chi2 and nu > 0.0 and q.size > _PART):
+            return super().primal(divergence, nu, losses, q)
+        threads = vector_threads(q.size)
+        return float(kernels.chi2_value(np.ascontiguousarray(losses), q, self.p, nu, threads))
 
     def distance(self, divergence: Any, q: Vector) -> float:
         return divergence._value(q, self.p)
