@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from drago import kernels
-from drago._threads import threads_for
 from drago.rows.array_visits import CHI2, NO_GUESS, ArrayVisits, Guess, Seen
 from drago.rows.base import Evaluation, Matrix, Vector, Visit
 
@@ -85,15 +84,7 @@ class ArrayNear(ArrayVisits):
         first, second = np.empty((2, self.n_features + 1))
         n_bad, *masses, n_read = kernels.visit_near(
             self.X,
-            self._n_parts,
-            threads_for(self.n_entries),
-            np.ascontiguousarray(w[:, 0]),
-            float(b[0]),
-            loss.code,
-            loss.parameter,
-            self.y,
-            self.p,
-            self.kernel_baseline,
+            *self._asked(loss, w, b),
             *guess[1:],
             np.ascontiguousarray(near.raw[:, 0]),
             near.losses,

@@ -239,6 +239,12 @@ class ArrayVisits(ArrayCurvature):
         squares[squares < _NO_SIZE**2] = math.inf
         self.unread, self.reach = False, (unit, np.sqrt(squares, out=squares))
 
+    def _asked(self, loss: Any, w: Matrix, b: Vector) -> tuple[Any, ...]:
+        """What kernels of visits are given between X and a guess."""
+        work = self._n_parts, threads_for(self.n_entries)
+        model = np.ascontiguousarray(w[:, 0]), float(b[0]), loss.code, loss.parameter
+        return *work, *model, self.y, self.p, self.kernel_baseline
+
     def _seen_in(
         self,
         storage: tuple[Any, ...],
@@ -255,15 +261,7 @@ class ArrayVisits(ArrayCurvature):
         first, second = np.empty((2, self.n_features + 1))
         n_bad, *masses = kernels.visit(
             *storage,
-            self._n_parts,
-            threads_for(self.n_entries),
-            np.ascontiguousarray(w[:, 0]),
-            float(b[0]),
-            loss.code,
-            loss.parameter,
-            self.y,
-            self.p,
-            self.kernel_baseline,
+            *self._asked(loss, w, b),
             *guess,
             raw,
             losses,
