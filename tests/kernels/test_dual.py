@@ -568,6 +568,26 @@ def test_kl_when_the_rows_above_fill_the_set_up_to_rounding(n):
     assert np.isfinite(mirror).all() and (np.diff(mirror) >= 0).all()
 
 
+@pytest.mark.parametrize("n", [1, 7, 8192, 8193, 200_003])
+def test_how_far_weights_are_outside(n):
+    """Whatever the length: short vectors are not given to the kernel."""
+    rng = np.random.default_rng(n)
+    p, q = rng.uniform(0.5, 1.5, n) / n, rng.normal(1.0, 2.0, n) / n
+    below, above = np.maximum(-q, 0.0).sum(), np.maximum(q - 2.0 * p, 0.0).sum()
+    expected = q.sum(), below, above
+    found = kernels.outside(q, p, 2.0)
+    size = n * EPS * np.abs(q).sum()  # as many roundings as there are terms, at most
+    np.testing.assert_allclose(found, expected, rtol=0, atol=size)
+    assert found == kernels.outside(q, p, 2.0, 3)
+    assert kernels.outside(q, p, INF)[2] == 0.0
+    p /= p.sum()
+    for set_, over in ((drago.CVaR(0.5), np.maximum(q - 2.0 * p, 0.0).sum()), (drago.Simplex(), 0)):
+        exact = max(abs(q.sum() - 1.0), below, over)
+        assert set_.violation(q, p) == pytest.approx(exact, rel=0, abs=2 * size)
+    with pytest.raises(ValueError, match="same length"):
+        kernels.outside(q, p[1:], 2.0)
+
+
 @pytest.mark.parametrize("start", [np.nan, 1.3])
 def test_threads_change_no_bit(start):
     """From so many rows on, sums are those of parts whose sizes do not depend on the threads."""

@@ -199,9 +199,17 @@ def test_gathered_rows(dtype, out):
     for factors in (np.empty(0), rng.random(5000)):
         for n_threads in (1, 3):
             found = np.empty((5000, 3), out)
-            kernels.gather_rows(X, index, factors, n_threads, found)
+            squares = kernels.gather_rows(X, index, factors, n_threads, found)
             exact = X[index] * (factors[:, None] if factors.size else 1.0)
             np.testing.assert_array_equal(found, exact.astype(out))
+            # As many roundings as there are entries, at most; of products in the type of X, one.
+            exact = (exact.astype(float) ** 2).sum()
+            assert squares == pytest.approx(exact, rel=15_002 * float(np.finfo(dtype).eps))
+    for bad in (np.nan, np.inf, -np.inf):
+        X[4321, 1] = bad
+        some = np.array([5, 4321, 77])
+        assert not np.isfinite(kernels.gather_rows(X, some, np.empty(0), 1, np.empty((3, 3), out)))
+        assert np.isfinite(kernels.gather_rows(X, some[::2].copy(), np.empty(0), 1, found[:2]))
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -79,7 +79,7 @@ def test_the_defaults_declare_nothing():
     assert not (method.can_resume or method.progressive or method.has_threads or method.needs)
     assert method.metric is None and method.layout == 1
     assert method.with_threads(3) is method
-    assert method.metric_at(problem, *problem.origin, 0.0) is None
+    assert method.metric_at(problem, Iterate(*problem.origin, 0, 0.0, 0), 0.0) is None
     with pytest.raises(NotImplementedError, match="has no `run`"):
         method.run(problem, Loop(problem, 1e-3))
     with pytest.raises(NotImplementedError, match="cannot be resumed"):

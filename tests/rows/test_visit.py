@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
 from joblib import Parallel, delayed
 
 import cases
@@ -10,6 +12,7 @@ import drago
 from cases import EPS
 from drago._threads import limited, threads_for
 from drago.problem import NonFiniteLossError
+from drago.rows.array_visits import CHI2, KL, Guess, sharper
 
 STORAGES = {
     "dense": np.asarray,
@@ -79,6 +82,39 @@ def test_the_first_guess_comes_from_some_of_the_rows(storage, divergence):
     )
     assert problem.rows.visits_once(problem.loss, 1) == (storage != "in columns")
     check_visit(problem, problem.dual_oracle(), np.full((4, 1), 0.7), np.zeros(1))
+
+
+@pytest.mark.parametrize("divergence", ["chi2", "kl"])
+@given(tau=st.floats(-1.0, 4.0), tail=st.sampled_from([0.1, 0.5, 0.9]))
+def test_a_guess_sharpened_by_its_sums(divergence, tau, tail):
+    """It is the threshold of the exact weights, unless rows change sides on the way there."""
+    rng, nu, cap = np.random.default_rng(0), 0.3, 1.0 / tail
+    u = rng.standard_normal(400) ** 2
+    p = rng.uniform(0.5, 1.5, 400) / 400
+    p /= p.sum()
+    x = (u - tau) / nu
+    if divergence == "chi2":
+        kind, first = CHI2, p * np.clip(x, 0.0, cap)
+        second = np.where((x > 0) & (x < cap), p, 0.0)
+    else:
+        kind, ratio = KL, np.exp(x)
+        first, second = np.where(ratio < cap, p * ratio, 0.0), np.where(ratio < cap, 0.0, p * cap)
+    masses = float(first.sum()), float(second.sum())
+    found = sharper(Guess(kind, tau, nu, cap), masses)
+    oracle = drago.CVaR(tail).oracle(p, divergence)
+    if not np.isfinite(found):
+        assert masses[1] == 0.0 if divergence == "chi2" else masses[1] >= 1.0 or masses[0] == 0.0
+    y = (u - found) / nu
+    ratio = np.clip(y, 0.0, cap) if divergence == "chi2" else np.minimum(np.exp(y), cap)
+    stays = (ratio < cap) == (x < cap if divergence == "chi2" else np.exp(x) < cap)
+    if divergence == "chi2":
+        stays &= (y > 0) == (x > 0)
+    if np.isfinite(found) and stays.all():
+        np.testing.assert_allclose(oracle.weights(u, nu), p * ratio, rtol=1e-9, atol=1e-12)
+    # Wherever the search begins, it ends at the same weights.
+    exact = oracle.weights(u, nu)
+    oracle.look_near(nu, found)
+    np.testing.assert_allclose(oracle.weights(u, nu), exact, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

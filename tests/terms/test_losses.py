@@ -8,6 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 import drago
 import twins
+from drago._threads import limited
+from drago.terms import losses
 from drago.terms.losses import UserLoss, as_loss
 
 SINGLE = {
@@ -148,6 +150,45 @@ def test_second_derivatives_are_those_of_the_first(name):
     np.testing.assert_allclose(second, slope, rtol=1e-7, atol=1e-9)
     assert (second >= 0).all()
     assert (second <= loss.curvature).all()
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_many_rows_by_threads(name):
+    """From so many rows on the work is shared: the same bits, and those of few rows."""
+    loss, rng, n = SINGLE[name][0], np.random.default_rng(4), 150_001
+    y, raw, q = targets(name, rng, n), 4 * rng.normal(size=(n, 1)), rng.random(n)
+    expected = *loss.evaluate(y, raw), loss.second(y, raw)
+    for n_threads in (2, 3):
+        with limited(n_threads):
+            found = *loss.evaluate(y, raw), loss.second(y, raw)
+            np.testing.assert_array_equal(loss._weighted_second(y, raw, q), q * found[2])
+        for one, other in zip(found, expected):
+            np.testing.assert_array_equal(one, other)
+    few = slice(70_000, 70_100)
+    some = *loss.evaluate(y[few], raw[few]), loss.second(y[few], raw[few])
+    for one, other in zip(some, expected):  # vectors of the processor begin elsewhere
+        np.testing.assert_allclose(one, other[few], rtol=LIBRARIES, atol=1e-300)
+    with pytest.raises(ValueError, match="shapes"):
+        loss._weighted_second(y, raw, q[1:])
+
+
+@pytest.mark.parametrize("n", [1, 9, 200_001])
+def test_masses_of_two_classes(n, monkeypatch):
+    rng = np.random.default_rng(n)
+    y, p = rng.integers(0, 2, n).astype(float), rng.random(n)
+    y[rng.random(n) < 0.1] = 0.5
+    expected = p[y == 0].sum(), p[y == 1].sum(), np.count_nonzero(y == 0.5)
+    found = losses.binary_masses(y, p)
+    np.testing.assert_allclose(found, expected, rtol=n * EPS)  # as many roundings, at most
+    with limited(3):
+        assert losses.binary_masses(y, p) == found
+    monkeypatch.setattr(losses, "kernels", NoKernels())
+    np.testing.assert_allclose(losses.binary_masses(y, p), found, rtol=n * EPS)
+
+
+class NoKernels:
+    def __getattr__(self, name):
+        raise ImportError(name)
 
 
 def test_second_derivatives_do_not_overflow():

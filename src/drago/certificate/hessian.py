@@ -155,9 +155,11 @@ _RULE = _MetricRule()
 
 
 def hessian_metric(
-    problem: DROProblem, w: Matrix, b: Vector, error: float
+    problem: DROProblem, w: Matrix, b: Vector, error: float, known: Evaluation | None = None
 ) -> tuple[Metric, Vector] | None:
     """The generalised Hessian at a point that is optimal up to `error`, as a metric.
+
+    What is `known` of the point need not be computed again.
 
     The shift cost is raised, because the kinks of P between here and the optimum are not where
     these rows see them. Returned with the centre of the features: measured from there, the
@@ -170,8 +172,9 @@ def hessian_metric(
     weighty = problem.n_samples * (problem.uncertainty.tail_share or 1.0)
     if not problem.rows.is_on_host or curvature_cost(problem, weighty) > _RULE.cheap:
         size = max(_RULE.least_rows, _RULE.rows_per_feature * problem.n_features)
-        problem = problem.take(subsample(problem, size))
-    ev, oracle = problem.evaluate(w, b), problem.dual_oracle()
+        problem, known = problem.take(subsample(problem, size)), None
+    ev = known if known is not None and known.is_whole else problem.evaluate(w, b)
+    oracle = problem.dual_oracle()
     spread = problem.distance(oracle.weights(ev.losses, problem.nu))
     raised = problem._replace(nu=problem.nu + _RULE.raised * error / max(spread, 1e-6))
     q = oracle.weights(ev.losses, raised.nu)

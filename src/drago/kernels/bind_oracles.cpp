@@ -45,17 +45,23 @@ void bind_losses(nb::module_& m) {
     m.def(
         "single_output",
         [](int code, double parameter, InArray y, Array2<const double> raw, OutArray losses,
-           Array2<double> dlosses) {
+           Array2<double> dlosses, Index n_threads) {
             const std::size_t n = y.shape(0);
             if (!has_shape(raw, n, 1) || losses.shape(0) != n || !has_shape(dlosses, n, 1))
                 return false;
             nb::gil_scoped_release release;
-            single_output(code, parameter, view(y), {raw.data(), length(y)}, view(losses),
-                          {dlosses.data(), length(y)});
+            const Helpers helpers(n_threads);
+            const In z{raw.data(), length(y)};
+            const Out slopes{dlosses.data(), length(y)};
+            in_ranges(length(y), [&](Index lo, Index hi) {
+                single_output(code, parameter, view(y).part(lo, hi), z.part(lo, hi),
+                              view(losses).part(lo, hi), slopes.part(lo, hi));
+            });
             return true;
         },
         "code"_a, "parameter"_a, "y"_a.noconvert(), "raw"_a.noconvert(), "losses"_a.noconvert(),
-        "dlosses"_a.noconvert(), "Whether the arrays fit together; only then they are filled.");
+        "dlosses"_a.noconvert(), "n_threads"_a = 1,
+        "Whether the arrays fit together; only then they are filled.");
     m.def(
         "multinomial",
         [](Array1<const std::int64_t> y, Array2<const double> raw, OutArray losses,
@@ -105,17 +111,34 @@ void bind_losses(nb::module_& m) {
         "sums"_a.noconvert(), "X' (q slopes) and the sums of q slopes, over the rows of weight.");
     m.def(
         "second_single_output",
-        [](int code, double parameter, InArray y, Array2<const double> raw) {
-            if (!has_shape(raw, y.shape(0), 1))
-                throw nb::value_error("y and raw must have the shapes (n,) and (n, 1)");
+        [](int code, double parameter, InArray y, Array2<const double> raw, InArray q,
+           Index n_threads) {
+            if (!has_shape(raw, y.shape(0), 1) || (q.size() && q.size() != y.size()))
+                throw nb::value_error("y, raw and q must have the shapes (n,), (n, 1) and (n,)");
             Owned out = new_vector(length(y));
             const Out to{out.data(), length(y)};
             nb::gil_scoped_release release;
-            second_single_output(code, parameter, view(y), {raw.data(), length(y)}, to);
+            const Helpers helpers(n_threads);
+            const In z{raw.data(), length(y)};
+            in_ranges(length(y), [&](Index lo, Index hi) {
+                second_single_output(code, parameter, view(y).part(lo, hi), z.part(lo, hi),
+                                     q.size() ? view(q).part(lo, hi) : In{}, to.part(lo, hi));
+            });
             return out;
         },
-        "code"_a, "parameter"_a, "y"_a.noconvert(), "raw"_a.noconvert(),
-        "Second derivative of each loss at raw (n x 1).");
+        "code"_a, "parameter"_a, "y"_a.noconvert(), "raw"_a.noconvert(), "q"_a.noconvert(),
+        "n_threads"_a = 1, "Second derivative of each loss at raw (n x 1), times q if it has any.");
+    m.def(
+        "binary_masses",
+        [](InArray y, InArray p, Index n_threads) {
+            if (y.size() != p.size()) throw nb::value_error("y and p must have the same length");
+            nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
+            const auto [zeros, ones, others] = binary_masses(view(y), view(p));
+            return std::make_tuple(zeros, ones, others);
+        },
+        "y"_a.noconvert(), "p"_a.noconvert(), "n_threads"_a = 1,
+        "The sums of p over the labels 0 and 1, and how many labels are neither.");
 }
 
 void bind_capped(nb::module_& m) {
@@ -139,6 +162,17 @@ void bind_capped(nb::module_& m) {
         },
         "u"_a.noconvert(), "p"_a.noconvert(), "cap"_a, "q"_a.noconvert(), "n_threads"_a = 1,
         "c = 0: the cap is filled from the largest loss down; returns the threshold.");
+    m.def(
+        "outside",
+        [](InArray q, InArray p, double cap, Index n_threads) {
+            if (q.size() != p.size()) throw nb::value_error("q and p must have the same length");
+            nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
+            const auto [total, below, above] = outside(view(q), view(p), cap);
+            return std::make_tuple(total, below, above);
+        },
+        "q"_a.noconvert(), "p"_a.noconvert(), "cap"_a, "n_threads"_a = 1,
+        "The sum of q, and the masses below 0 and above cap p.");
     m.def(
         "capped_chi2",
         [](InArray u, InArray p, double c, double cap, double tau, OutArray q, Index n_threads) {

@@ -1,4 +1,6 @@
 // Visits to rows that read X once.
+#include <numeric>
+
 #include "bind_visits.hpp"
 #include "gram.hpp"
 #include "near.hpp"
@@ -19,13 +21,17 @@ void bind_gather(nb::module_& m) {
            Array2<S> out) {
             const nb::gil_scoped_release released;
             const Index n = static_cast<Index>(index.size());
-            in_parts((n + GATHERED - 1) / GATHERED, n_threads, [&](Index k) {
-                gather_rows<T, S>(view(X), view(index), view(factors), k * GATHERED,
-                                  std::min((k + 1) * GATHERED, n), view(out));
+            Scratch squares((n + GATHERED - 1) / GATHERED, 0.0);
+            in_parts(static_cast<Index>(squares.size()), n_threads, [&](Index k) {
+                squares[k] = gather_rows<T, S>(view(X), view(index), view(factors), k * GATHERED,
+                                               std::min((k + 1) * GATHERED, n), view(out));
             });
+            return std::accumulate(squares.begin(), squares.end(), 0.0);
         },
         "X"_a.noconvert(), "index"_a.noconvert(), "factors"_a.noconvert(), "n_threads"_a,
-        "out"_a.noconvert(), "``out`` = some of the rows, each times its factor if there are any.");
+        "out"_a.noconvert(),
+        "``out`` = some of the rows, each times its factor if there are any; returns the sum of\n"
+        "their squares.");
 }
 
 template <class T>

@@ -84,6 +84,14 @@ double select(Out values, Out weights, double above, double mass) {
 
 }  // namespace
 
+std::array<double, 3> outside(In q, In p, double cap) {
+    const double *__restrict weight = q.data, *__restrict nominal = p.data;
+    return long_sums<3>(q.size, [=](Index i) DRAGO_INLINED {
+        const double here = weight[i], above = here - cap * nominal[i];
+        return std::array<double, 3>{here, here < 0.0 ? -here : 0.0, above > 0.0 ? above : 0.0};
+    });
+}
+
 double upper_quantile(In u, In p, double mass) {
     const Index n = u.size;
     Index size = std::max(SAMPLE, static_cast<Index>(std::pow(static_cast<double>(n), 2.0 / 3.0)));

@@ -10,6 +10,8 @@
 // answer stays right where c is far below the rounding of u.
 #pragma once
 
+#include <array>
+
 #include "views.hpp"
 
 namespace drago {
@@ -21,6 +23,9 @@ inline constexpr Index SUBSAMPLE = 2048;
 inline constexpr int BISECTIONS = 1100;
 // Rows that a selection looks at first, at least.
 inline constexpr Index SAMPLE = 512;
+
+// The sum of q, and the masses below 0 and above cap p.
+std::array<double, 3> outside(In q, In p, double cap);
 
 // The largest value m of u with p(u >= m) >= mass; linear time on average. Where there are many
 // rows, the same of some of them for a little more and a little less mass is a bracket (Floyd and

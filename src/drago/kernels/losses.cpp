@@ -1,6 +1,7 @@
 #include "losses.hpp"
 
 #include "classes.hpp"
+#include "threads.hpp"
 
 namespace drago {
 
@@ -36,7 +37,7 @@ bool multinomial(Vec<const std::int64_t> y, Mat<const double> raw, Out losses,
     return true;
 }
 
-void second_single_output(int code, double parameter, In y, In raw, Out out) {
+void second_single_output(int code, double parameter, In y, In raw, In q, Out out) {
     with_code(code, [=](auto tag) {
         const double *__restrict target = y.data, *__restrict z = raw.data;
         double* __restrict second = out.data;
@@ -44,6 +45,20 @@ void second_single_output(int code, double parameter, In y, In raw, Out out) {
 #pragma omp simd
         for (Index i = 0; i < n; ++i)
             second[i] = one_curvature<decltype(tag)::value>(parameter, target[i], z[i]);
+        if (q.empty()) return;
+        const double* __restrict weight = q.data;
+#pragma omp simd
+        for (Index i = 0; i < n; ++i) second[i] *= weight[i];
+    });
+}
+
+std::array<double, 3> binary_masses(In y, In p) {
+    const double *__restrict label = y.data, *__restrict nominal = p.data;
+    return long_sums<3>(y.size, [=](Index i) DRAGO_INLINED {
+        const double here = label[i], part = nominal[i];
+        const bool is_zero = here == 0.0, is_one = here == 1.0;
+        return std::array<double, 3>{is_zero ? part : 0.0, is_one ? part : 0.0,
+                                     is_zero | is_one ? 0.0 : 1.0};
     });
 }
 

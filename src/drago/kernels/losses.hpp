@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -119,7 +120,10 @@ void slopes_at(int code, double parameter, const double* y, double* z, Index n);
 // Whether each label is the number of an output; rows are filled up to the first that is none.
 bool multinomial(Vec<const std::int64_t> y, Mat<const double> raw, Out losses, Mat<double> dlosses);
 
-// Second derivative of each loss.
-void second_single_output(int code, double parameter, In y, In raw, Out out);
+// Second derivative of each loss, times q if there are weights.
+void second_single_output(int code, double parameter, In y, In raw, In q, Out out);
+
+// The sums of p over the labels 0 and 1, and how many labels are neither.
+std::array<double, 3> binary_masses(In y, In p);
 
 }  // namespace drago

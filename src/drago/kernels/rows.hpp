@@ -113,23 +113,25 @@ inline void accumulate_rows(Mat<const T> X, Vec<const std::int64_t> index, In c,
 }
 
 // The rows first to last of out = those of X that are listed, each times its factor if there are
-// any.
+// any; the sum of their squares, which is not finite where an entry or a square is not.
 template <class T, class S>
-inline void gather_rows(Mat<const T> X, Vec<const std::int64_t> index, In factors, Index first,
+inline double gather_rows(Mat<const T> X, Vec<const std::int64_t> index, In factors, Index first,
                         Index last, Mat<S> out) {
     const Index d = X.cols, ahead = 2 * ahead_picked(X);
+    double squares = 0.0;
     for (Index r = first; r < last; ++r) {
         if (r + ahead < index.size) ask(X.row(index[r + ahead]), d);
         const T* __restrict from = X.row(index[r]);
         S* __restrict to = out.row(r);
-        if (factors.empty()) {
-            std::copy(from, from + d, to);
-            continue;
+        const double factor = factors.empty() ? 1.0 : factors[r];
+#pragma omp simd reduction(+ : squares)
+        for (Index j = 0; j < d; ++j) {
+            const double here = from[j] * factor;
+            to[j] = static_cast<S>(here);
+            squares += here * here;
         }
-        const double factor = factors[r];
-#pragma omp simd
-        for (Index j = 0; j < d; ++j) to[j] = static_cast<S>(from[j] * factor);
     }
+    return squares;
 }
 
 // A matrix of rows as lists of their entries.

@@ -13,7 +13,7 @@ from drago.metric import Metric
 from drago.problem import DROProblem
 
 if TYPE_CHECKING:
-    from drago.loop.loop import Loop
+    from drago.loop.loop import Iterate, Loop
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -78,7 +78,7 @@ class Method:
         return self
 
     def metric_at(
-        self, part: DROProblem, w: Matrix, b: Vector, error: float
+        self, part: DROProblem, at: Iterate, error: float
     ) -> tuple[Metric, Vector] | None:
         """The metric for all rows and their centre, from a part of them and its optimum.
 

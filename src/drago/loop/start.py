@@ -64,7 +64,7 @@ def start_on_a_part(loop: Loop, method: Method) -> None:
     last = inner.last
     if inner.status is Status.OPTIMAL and last is not None:
         error = tol * max(part.reference[0] - last.primal_estimate, 0.0)
-        metric, centre = method.metric_at(part, last.w, last.b, error) or (inner.metric, None)
+        metric, centre = method.metric_at(part, last, error) or (inner.metric, None)
         loop.start_at = Start(last.w, last.b, metric=metric, centre=centre)
     nested = "".join(f" [{note}]" for note in inner.ledger.notes)
     loop.ledger.notes.append(f"started from {size} of {n} rows{nested}")

@@ -59,8 +59,13 @@ def at_most(n_threads: int | None) -> Any:
 
 @cache
 def _controller() -> Any:
-    """What limits BLAS; None without threadpoolctl, which comes with scikit-learn."""
+    """What limits BLAS; None without threadpoolctl, which comes with scikit-learn.
+
+    It knows the libraries alone that are there already. That of scipy is one of its own, which
+    certificates load in any case.
+    """
     try:
+        import scipy.linalg.lapack  # noqa: F401
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return None

@@ -103,7 +103,13 @@ class ArrayCurvature(RowStore):
             return q
         if raw.shape[1] > 1:
             return loss.curvature * q
-        return q * loss.second(self.y, raw)
+        return self._second(loss, raw, q)
+
+    def _second(self, loss: Any, raw: Matrix, q: Vector) -> Vector:
+        """``q_i l_i''`` in the raw prediction."""
+        if not loss.has_kernels:
+            return q * loss.second(self.y, raw)
+        return loss._weighted_second(self.y, raw, q)
 
     def heaviest(self, weight: Vector, size: int) -> Chosen:
         # Of many rows some tell enough of where the weight lies.
@@ -302,7 +308,7 @@ class ArrayCurvature(RowStore):
         """Where all rows that move move together: the square of one matrix."""
         slopes = ev.dlosses[:, 0]
         moving = np.where(response.pool >= 0, response.rate * slopes, 0.0)
-        weight = q * loss.second(self.y, ev.raw) + moving * slopes
+        weight = self._second(loss, ev.raw, q) + moving * slopes
         H = self.gram(Chosen(np.flatnonzero(weight)), weight, intercept)
 
         def drop(by: Vector, mass: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from drago import kernels
-from drago.rows.array_visits import CHI2, NO_GUESS, ArrayVisits, Guess, Seen
+from drago.rows.array_visits import CHI2, NO_GUESS, ArrayVisits, Guess, Seen, sharper
 from drago.rows.base import Evaluation, Matrix, Vector, Visit
 
 # Rows that tell how many have to be read.
@@ -46,6 +46,7 @@ class ArrayNear(ArrayVisits):
         if cut is None:
             return self.visit(loss, w, b, oracle, nu)
         seen = self._seen_near(loss, w, b, guess, near, (reach, *move, cut))
+        oracle.look_near(nu, sharper(guess, seen.masses))
         q = oracle.weights(seen.evaluation.losses, nu)
         if seen.n_bad or not oracle.guess(nu)[1] >= cut:
             return self.visit(loss, w, b, oracle, nu)

@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from drago import kernels
 from drago._threads import threads_for
-from drago._validation import are_finite, is_of_scale, locked, require_features
+from drago._validation import (
+    are_finite,
+    is_of_scale,
+    locked,
+    require_features,
+    sum_of_squares,
+)
 from drago.rows.array_curvature import ArrayCurvature
 from drago.rows.base import (
     Evaluation,
@@ -58,7 +64,7 @@ class Guess(NamedTuple):
 
 
 NO_GUESS = Guess()
-CHI2 = 1  # of a guess
+CHI2, KL = 1, 2  # of a guess
 
 
 class Seen(NamedTuple):
@@ -83,6 +89,19 @@ def guess_for(rows: RowStore, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: 
     return NO_GUESS if np.isnan(tau) else Guess(kind, tau, nu, cap)
 
 
+def sharper(guess: Guess, masses: tuple[float, float]) -> float:
+    """The threshold at which guessed weights of these sums would sum to 1; NaN where none would.
+
+    It is exact, but for rows that change sides in between: see ``kernels/visits.hpp``.
+    """
+    first, second = masses
+    if guess.kind == CHI2 and second > 0.0:
+        return guess.tau + guess.nu * (first - 1.0) / second
+    if guess.kind == KL and first > 0.0 and second < 1.0:
+        return guess.tau + guess.nu * math.log(first / (1.0 - second))
+    return math.nan
+
+
 def parts_of_visit(n_samples: int, n_features: int, n_entries: int, is_sparse: bool) -> int:
     """How many parts so many rows are visited in."""
     parts = n_entries // _AT_ONCE
@@ -91,14 +110,18 @@ def parts_of_visit(n_samples: int, n_features: int, n_entries: int, is_sparse: b
     return max(1, min(parts, n_samples // 64))
 
 
-def gathered(X: Array, index: Index, dtype: Any, factors: Vector = NONE) -> Array:
-    """Some rows of a dense matrix, each times its factor if there are any."""
+def gathered(X: Array, index: Index, dtype: Any, factors: Vector = NONE) -> tuple[Array, float]:
+    """Some rows of a dense matrix, each times its factor if there are any.
+
+    And the sum of their squares, which is not finite where an entry or a square is not.
+    """
     if not X.flags.c_contiguous:
         found = X.take(index, axis=0).astype(dtype, copy=False)
-        return found * factors[:, None] if factors.size else found
+        if factors.size:
+            found = found * factors[:, None]
+        return found, sum_of_squares(found)
     out = np.empty((index.size, X.shape[1]), dtype)
-    kernels.gather_rows(X, index, factors, threads_for(out.size), out)
-    return out
+    return out, kernels.gather_rows(X, index, factors, threads_for(out.size), out)
 
 
 class ArrayVisits(ArrayCurvature):
@@ -184,6 +207,7 @@ class ArrayVisits(ArrayCurvature):
         ev = seen.evaluation
         if seen.n_bad:
             ev = self.evaluate(loss, w, b)  # raises, and says which rows are to blame
+        oracle.look_near(nu, sharper(guess, seen.masses))
         q = oracle.weights(ev.losses, nu)
         return Visit(ev, q, self._gradient(ev.dlosses, q, guess, seen))
 
@@ -224,7 +248,7 @@ class ArrayVisits(ArrayCurvature):
         if self.is_by_rows:
             count = max(1, min(_MEASURED, self.n_samples, _AT_ONCE // self.n_features))
             index = np.arange(count, dtype=np.int64) * self.n_samples // count
-            some = gathered(self.stored, index, np.float64)
+            some, _ = gathered(self.stored, index, np.float64)
             with np.errstate(over="ignore"):  # whoever reads all of it will say so
                 size = np.sqrt(np.einsum("ij,ij->j", some, some) / count)
             np.divide(1.0, size, out=unit, where=(size > _NO_SIZE) & (size < 1.0 / _NO_SIZE))
@@ -232,12 +256,13 @@ class ArrayVisits(ArrayCurvature):
 
     def _measured(self, unit: Vector, squares: Vector) -> None:
         """Take note of ``||unit x_i||^2``; if X was not checked yet, that tells."""
-        longest = math.sqrt(squares.max()) if squares.max() < math.inf else math.nan
-        if self.unread and not is_of_scale(longest / unit.min(), self.n_entries):
+        reach = np.sqrt(squares, out=squares)
+        if self.unread and not is_of_scale(float(reach.max() / unit.min()), self.n_entries):
             require_features(self.stored)
         # Of what is so small nothing is known: its squares were rounded to 0, or nearly.
-        squares[squares < _NO_SIZE**2] = math.inf
-        self.unread, self.reach = False, (unit, np.sqrt(squares, out=squares))
+        if reach.min() < _NO_SIZE:
+            reach[reach < _NO_SIZE] = math.inf
+        self.unread, self.reach = False, (unit, reach)
 
     def _asked(self, loss: Any, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """What kernels of visits are given between X and a guess."""
@@ -365,7 +390,7 @@ class ArrayVisits(ArrayCurvature):
         return self._gathered(index, np.float64, factors)
 
     def _gathered(self, index: Index, dtype: Any, factors: Vector = NONE) -> Array:
-        return gathered(self.X, index, dtype, factors)
+        return gathered(self.X, index, dtype, factors)[0]
 
     def weighted_squares(self, q: Vector) -> Vector:
         index = np.flatnonzero(q)

@@ -21,6 +21,7 @@ from drago.rows.base import (
     Vector,
 )
 from drago.rows.tables.arrays import ArrayTables
+from drago.terms.losses import binary_masses
 
 Array = npt.NDArray[Any]
 
@@ -151,8 +152,12 @@ class ArrayRows(ArrayNear):
         p /= p.sum()
         groups = None if self.groups is None else check_groups(self.groups[index], p.size)
         X: Any = self.stored
-        X = X[index] if self.is_sparse else gathered(X, index, X.dtype)
-        if self.unread and not math.isfinite(sum_of_squares(X.data if self.is_sparse else X)):
+        if self.is_sparse:
+            X = X[index]
+            squares = sum_of_squares(X.data) if self.unread else 0.0
+        else:
+            X, squares = gathered(X, index, X.dtype)
+        if self.unread and not math.isfinite(squares):
             require_features(self.stored)
         baseline = None if self.baseline is None else self.baseline[index]
         return ArrayRows(X, self.y[index], p, groups, baseline)
@@ -216,8 +221,7 @@ class ArrayRows(ArrayNear):
 
     def class_masses(self, weights: Vector, n_classes: int) -> Vector:
         if self.y.dtype.kind == "f":  # 0 and 1
-            masses = [np.einsum("i,i->", weights, each) for each in (1.0 - self.y, self.y)]
-            return np.array(masses, dtype=np.float64)
+            return np.array(binary_masses(self.y, weights)[:2])
         return np.bincount(self.y, weights, n_classes).astype(np.float64, copy=False)
 
     def dot(self, x: Vector, y: Vector) -> float:

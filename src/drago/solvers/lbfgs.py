@@ -81,10 +81,12 @@ class LBFGS(Method):
             )
 
     def metric_at(
-        self, part: DROProblem, w: Matrix, b: Vector, error: float
+        self, part: DROProblem, at: Iterate, error: float
     ) -> tuple[Metric, Vector] | None:
         """The metric for all rows, from a part of them and its optimum."""
-        return hessian_metric(part, w, b, error) if self.metric == "auto" else None
+        if self.metric != "auto":
+            return None
+        return hessian_metric(part, at.w, at.b, error, at.evaluation)
 
     def resumes(self, problem: DROProblem) -> bool:
         """By our own searches along lines: scipy's method and the compiled one keep no state."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
+from drago._threads import vector_threads
 from drago._validation import (
     LEAST_SQUARE,
     check_number,
@@ -34,6 +35,7 @@ from drago._validation import (
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+_NO_WEIGHTS = np.empty(0)
 
 
 class Loss:
@@ -192,13 +194,19 @@ class _Compiled(Loss):
 
 class _SingleOutput(_Compiled):
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
-        return kernels.single_output(self.code, self.parameter, y, raw, losses, dlosses)
+        arrays = y, raw, losses, dlosses
+        return kernels.single_output(self.code, self.parameter, *arrays, vector_threads(y.size))
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
+        return self._weighted_second(y, raw, _NO_WEIGHTS)
+
+    def _weighted_second(self, y: Array, raw: Matrix, q: Vector) -> Vector:
+        """The same, times `q` if there are weights."""
         if y.ndim != 1 or raw.shape != (y.size, 1):
             raise self._refusal(y, raw)
-        return kernels.second_single_output(self.code, self.parameter, *self._taken(y, raw))
+        arrays = *self._taken(y, raw), q, vector_threads(y.size)
+        return kernels.second_single_output(self.code, self.parameter, *arrays)
 
 
 class _Regression(_SingleOutput):
@@ -209,6 +217,16 @@ class _Regression(_SingleOutput):
         if sum_of_squares(y) < LEAST_SQUARE * n:
             require_target_scale(float(np.abs(y).max()))
         return y
+
+
+def binary_masses(y: Vector, weights: Vector) -> tuple[float, float, float]:
+    """The sums of weights over the labels 0 and 1, and how many labels are neither."""
+    try:
+        return kernels.binary_masses(y, weights, vector_threads(y.size))
+    except ImportError:  # on their way to where no kernels are needed
+        is_zero, is_one = y == 0.0, y == 1.0
+        n_others = y.size - np.count_nonzero(is_zero | is_one)
+        return float(weights[is_zero].sum()), float(weights[is_one].sum()), float(n_others)
 
 
 def signed_sums(slopes: Vector, q: Vector) -> Vector:
@@ -325,7 +343,7 @@ class Logistic(_SingleOutput):
 
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)
-        if not ((y == 0.0) | (y == 1.0)).all():
+        if binary_masses(y, y)[2] > 0:
             raise ValueError(
                 f"y must hold 0 and 1 for the logistic loss, but holds {np.unique(y)[:5]}; "
                 "encode the labels."

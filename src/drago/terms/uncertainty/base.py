@@ -128,6 +128,9 @@ class DualOracle:
         """
         return 0, np.nan, np.inf
 
+    def look_near(self, c: float, tau: float) -> None:
+        """Have the next search begin at this threshold, where there is one; not at NaN."""
+
     def weights(self, u: Vector, c: float) -> Vector:
         """``argmax over q in Q of <u, q> - c Omega(q)``."""
         q = np.empty(self.p.shape[0])

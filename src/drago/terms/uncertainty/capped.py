@@ -23,7 +23,29 @@ from drago.terms.uncertainty.base import (
 ON_BOUND = 1e-12
 
 
-class CVaR(UncertaintySet):
+class _Capped(UncertaintySet):
+    """``0 <= q_i <= cap p_i``."""
+
+    is_capped = True
+    _cap = np.inf
+
+    def _violation(self, q: Vector, p: Vector, groups: Any) -> float:
+        total, below, above = self._outside(q, p)
+        return max(0.0, abs(total - 1.0), below, above)
+
+    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
+        return self._outside(q, p)[2]
+
+    def _outside(self, q: Vector, p: Vector) -> tuple[float, float, float]:
+        """The sum of q, and the masses below 0 and above the cap."""
+        if q.size <= LONG:  # as are those of groups, wherever the rows are
+            below, above = np.maximum(-q, 0.0).sum(), np.maximum(q - self._cap * p, 0.0).sum()
+            return float(q.sum()), float(below), float(above)
+        q, p = np.ascontiguousarray(q), np.ascontiguousarray(p)
+        return kernels.outside(q, p, self._cap, vector_threads(q.size))
+
+
+class CVaR(_Capped):
     """The mean loss of the worst share of the rows: ``0 <= q_i <= p_i / tail_fraction``.
 
     Parameters
@@ -42,7 +64,6 @@ class CVaR(UncertaintySet):
     """
 
     short_name = "cvar"
-    is_capped = True
 
     def __init__(self, tail_fraction: float = 0.1) -> None:
         self.tail_fraction = tail_fraction
@@ -56,21 +77,17 @@ class CVaR(UncertaintySet):
         return float(self.tail_fraction)
 
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
-        return CappedOracle(self, divergence, p, 1.0 / self.tail_fraction)
+        return CappedOracle(self, divergence, p, self._cap)
 
     def _max_ratios(self, p: Vector, groups: Any) -> Vector:
-        return np.minimum(1.0 / self.tail_fraction, 1.0 / p)
+        return np.minimum(self._cap, 1.0 / p)
 
-    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        cap, total = 1.0 / self.tail_fraction, 0.0
-        for k in range(0, q.size, LONG):  # long temporary arrays are slow
-            above = q[k : k + LONG] - cap * p[k : k + LONG]
-            if above.max() > 0.0:
-                total += float(np.maximum(above, 0.0).sum())
-        return total
+    @property
+    def _cap(self) -> float:  # type: ignore[override]
+        return 1.0 / self.tail_fraction
 
 
-class Simplex(UncertaintySet):
+class Simplex(_Capped):
     """All weights are allowed: the single worst row, unless a shift cost spreads the weight.
 
     Examples
@@ -83,16 +100,12 @@ class Simplex(UncertaintySet):
     """
 
     short_name = "simplex"
-    is_capped = True
 
     def _oracle(self, p: Vector, divergence: Divergence, groups: Any) -> DualOracle:
         return CappedOracle(self, divergence, p)
 
     def _max_ratios(self, p: Vector, groups: Any) -> Vector:
         return 1.0 / p
-
-    def _excess(self, q: Vector, p: Vector, groups: Any) -> float:
-        return 0.0
 
 
 class CappedOracle(DualOracle):
@@ -124,6 +137,10 @@ class CappedOracle(DualOracle):
         if price(c) == 0:
             return super().guess(c)
         return 1 if self.divergence.is_chi2 else 2, self.remembered(c), self.cap
+
+    def look_near(self, c: float, tau: float) -> None:
+        if np.isfinite(tau):
+            self._tau, self._c = tau, c
 
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         tau, is_chi2 = self.remembered(c), self.divergence.is_chi2
