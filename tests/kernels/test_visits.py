@@ -41,15 +41,15 @@ def data(n, d, seed, loss="squared"):
     return X, y, p / p.sum(), rng.standard_normal(d), rng.standard_normal(n)
 
 
-def visit(X, y, p, w, b, loss, baseline, guess, n_parts=1, n_threads=1, unit=None, squares=None):
+def visit(X, y, p, w, b, loss, baseline, guess, n_parts=1, n_threads=1, unit=None, reach=None):
     """The kernel's vectors, and what it counts."""
-    unit, squares = (np.empty(0) if each is None else each for each in (unit, squares))
+    unit, reach = (np.empty(0) if each is None else each for each in (unit, reach))
     n, d = X.shape
     kind, tau, nu, cap = guess
     raw, losses, slopes, first, second = (np.full(k, np.nan) for k in (n, n, n, d + 1, d + 1))
     tally = kernels.visit(
         *arrays_of(X), n_parts, n_threads, w, b, loss.code, loss.parameter, y, p, baseline,
-        kind, tau, nu, cap, raw, losses, slopes, unit, squares, first, second,
+        kind, tau, nu, cap, raw, losses, slopes, unit, reach, first, second,
     )  # fmt: skip
     return raw, losses, slopes, first, second, *tally
 
@@ -213,7 +213,7 @@ def test_gathered_rows(dtype, out):
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_the_squares_of_rows(storage):
+def test_how_far_rows_reach(storage):
     """A visit that also measures rows finds the same as one that does not."""
     for n, d in [(1, 1), (5, 3), (64, 16), (131, 50), (700, 7)]:
         X, y, p, w, _ = data(n, d, n)
@@ -222,12 +222,12 @@ def test_the_squares_of_rows(storage):
         guess = (0 if sp.issparse(stored) else 1, 0.4, 0.1, 4.0)
         given = (stored, y, p, w, 0.3, LOSSES["squared"], np.empty(0), guess)
         for n_threads in (1, 3):
-            squares = np.full(n, np.nan)
-            seen = visit(*given, 3, n_threads, unit, squares)
+            reach = np.full(n, np.nan)
+            seen = visit(*given, 3, n_threads, unit, reach)
             for found, plain in zip(seen, visit(*given, 3, n_threads)):
                 np.testing.assert_array_equal(found, plain)
             # Each entry is rounded when it is scaled and squared, and then d of them are added.
-            np.testing.assert_allclose(squares, ((unit * X) ** 2).sum(axis=1), rtol=(d + 4) * EPS)
+            np.testing.assert_allclose(reach, np.linalg.norm(unit * X, axis=1), rtol=(d + 4) * EPS)
 
 
 def near(X, y, p, w, b, loss, baseline, guess, before, bounds, n_parts=1, n_threads=1):

@@ -22,11 +22,11 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
         [open](Storage... storage, Index n_parts, Index n_threads, InArray w, double b, int code,
                double parameter, InArray y, InArray p, InArray baseline, int kind, double tau,
                double nu, double cap, OutArray raw, OutArray losses, OutArray slopes,
-               InArray unit, OutArray squares, OutArray first, OutArray second) {
+               InArray unit, OutArray reach, OutArray first, OutArray second) {
             require_no_guess<Rows>(kind);
             const nb::gil_scoped_release released;
             const Seen seen{view(y),      view(p),      view(baseline), view(raw),
-                            view(losses), view(slopes), view(unit),     view(squares)};
+                            view(losses), view(slopes), view(unit),     view(reach)};
             const Tally found =
                 visit(open(storage...), {seen.y.size, n_parts}, n_threads,
                       {w.data(), b, code, parameter}, {kind, tau, nu, cap}, seen, view(first),
@@ -36,10 +36,10 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
         names..., "n_parts"_a, "n_threads"_a, "w"_a.noconvert(), "b"_a, "code"_a, "parameter"_a,
         "y"_a.noconvert(), "p"_a.noconvert(), "baseline"_a.noconvert(), "kind"_a, "tau"_a, "nu"_a,
         "cap"_a, "raw"_a.noconvert(), "losses"_a.noconvert(), "slopes"_a.noconvert(),
-        "unit"_a.noconvert(), "squares"_a.noconvert(), "first"_a.noconvert(),
+        "unit"_a.noconvert(), "reach"_a.noconvert(), "first"_a.noconvert(),
         "second"_a.noconvert(),
         "Predictions, losses, slopes, and their sums at guessed weights; how many are not finite,\n"
-        "and the sums of both kinds of guessed weights. Where there is room, also ``||unit x||^2``\n"
+        "and the sums of both kinds of guessed weights. Where there is room, also ``||unit x||``\n"
         "of the rows, for those in arrays.");
     m.def(
         "gradient_after",

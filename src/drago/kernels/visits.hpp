@@ -148,13 +148,13 @@ struct SparseRows {
     }
 };
 
-// Vectors of the rows that a visit reads and fills. Where there is room for them, the squares are
-// those of x in a unit of each feature, ||unit x||^2.
+// Vectors of the rows that a visit reads and fills. Where there is room for it, the reach is
+// ||unit x||, with a unit of each feature.
 struct Seen {
     In y, p, baseline;
     Out raw, losses, slopes;
     In unit;
-    Out squares;
+    Out reach;
 };
 
 // How many losses or slopes are not finite, the sums of the two kinds of guessed weights, and how
@@ -227,10 +227,13 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
         const Out slopes = seen.slopes.part(start, start + size);
         bool is_measured = false;
         if constexpr (Rows::measures) {
-            is_measured = !seen.squares.empty();
-            if (is_measured)
-                rows.measure(start, start + size, model.w, raw.data, seen.unit.data,
-                             seen.squares.data + start);
+            is_measured = !seen.reach.empty();
+            if (is_measured) {
+                double* __restrict reach = seen.reach.data + start;
+                rows.measure(start, start + size, model.w, raw.data, seen.unit.data, reach);
+#pragma omp simd
+                for (Index r = 0; r < size; ++r) reach[r] = std::sqrt(reach[r]);
+            }
         }
         if (!is_measured) rows.predict(start, start + size, model.w, raw.data);
         // Added last: next to a large intercept each term of the product would be rounded.

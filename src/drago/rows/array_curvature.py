@@ -22,6 +22,8 @@ _RANKS = 64
 _LOOKED_AT = 32
 # Rows of which a selection takes longer than two looks at all of them.
 _MANY = 1 << 17
+# Rows of weight next to those that are wanted, up to which these are about all of them.
+_ABOUT_ALL = 1.05
 
 
 def _spread(index: Index, size: int) -> Index:
@@ -30,8 +32,13 @@ def _spread(index: Index, size: int) -> Index:
 
 
 def _about_least(weight: Vector, size: int) -> float:
-    """About the least of the `size` greatest weights, as one in so many rows tell it."""
+    """About the least of the `size` greatest weights, as one in so many rows tell it.
+
+    0 where about all that there are would be among them.
+    """
     some = weight[:: weight.size // (_MANY // 8)]
+    if np.count_nonzero(some) * weight.size <= _ABOUT_ALL * size * some.size:
+        return 0.0
     rank = max(0, some.size - max(1, some.size * size // weight.size))
     return float(np.partition(some, rank)[rank])
 

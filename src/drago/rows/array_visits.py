@@ -231,9 +231,9 @@ class ArrayVisits(ArrayCurvature):
         """All that one reading of X tells; the first one also whether X is finite."""
         if self.reach is not None or not (self.unread or self._is_measured):
             return self._seen_in(self._storage, loss, w, b, guess)
-        unit, squares = self._unit(), np.empty(self.n_samples)
-        seen = self._seen_in(self._storage, loss, w, b, guess, unit, squares)
-        self._measured(unit, squares)
+        unit, reach = self._unit(), np.empty(self.n_samples)
+        seen = self._seen_in(self._storage, loss, w, b, guess, unit, reach)
+        self._measured(unit, reach)
         return seen
 
     @property
@@ -254,9 +254,8 @@ class ArrayVisits(ArrayCurvature):
             np.divide(1.0, size, out=unit, where=(size > _NO_SIZE) & (size < 1.0 / _NO_SIZE))
         return unit
 
-    def _measured(self, unit: Vector, squares: Vector) -> None:
-        """Take note of ``||unit x_i||^2``; if X was not checked yet, that tells."""
-        reach = np.sqrt(squares, out=squares)
+    def _measured(self, unit: Vector, reach: Vector) -> None:
+        """Take note of ``||unit x_i||``; if X was not checked yet, that tells."""
         if self.unread and not is_of_scale(float(reach.max() / unit.min()), self.n_entries):
             require_features(self.stored)
         # Of what is so small nothing is known: its squares were rounded to 0, or nearly.
@@ -278,9 +277,9 @@ class ArrayVisits(ArrayCurvature):
         b: Vector,
         guess: Guess,
         unit: Vector = NONE,
-        squares: Vector = NO_ROOM,
+        reach: Vector = NO_ROOM,
     ) -> Seen:
-        """The same, wherever the entries are; and ``||unit x_i||^2`` if there is room."""
+        """The same, wherever the entries are; and ``||unit x_i||`` if there is room."""
         # In one piece: of fresh memory the system gives large pages to large pieces.
         raw, losses, slopes = np.empty((3, self.n_samples))
         first, second = np.empty((2, self.n_features + 1))
@@ -292,7 +291,7 @@ class ArrayVisits(ArrayCurvature):
             losses,
             slopes,
             unit,
-            squares,
+            reach,
             first,
             second,
         )
