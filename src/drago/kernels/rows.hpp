@@ -116,7 +116,7 @@ inline void accumulate_rows(Mat<const T> X, Vec<const std::int64_t> index, In c,
 // any; the sum of their squares, which is not finite where an entry or a square is not.
 template <class T, class S>
 inline double gather_rows(Mat<const T> X, Vec<const std::int64_t> index, In factors, Index first,
-                        Index last, Mat<S> out) {
+                          Index last, Mat<S> out) {
     const Index d = X.cols, ahead = 2 * ahead_picked(X);
     double squares = 0.0;
     for (Index r = first; r < last; ++r) {
