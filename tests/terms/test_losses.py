@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 import drago
 import twins
 from drago._threads import limited
-from drago.terms import losses
+from drago.terms import sums
 from drago.terms.losses import UserLoss, as_loss
 
 SINGLE = {
@@ -178,12 +178,12 @@ def test_masses_of_two_classes(n, monkeypatch):
     y, p = rng.integers(0, 2, n).astype(float), rng.random(n)
     y[rng.random(n) < 0.1] = 0.5
     expected = p[y == 0].sum(), p[y == 1].sum(), np.count_nonzero(y == 0.5)
-    found = losses.binary_masses(y, p)
+    found = sums.binary_masses(y, p)
     np.testing.assert_allclose(found, expected, rtol=n * EPS)  # as many roundings, at most
     with limited(3):
-        assert losses.binary_masses(y, p) == found
-    monkeypatch.setattr(losses, "kernels", NoKernels())
-    np.testing.assert_allclose(losses.binary_masses(y, p), found, rtol=n * EPS)
+        assert sums.binary_masses(y, p) == found
+    monkeypatch.setattr(sums, "kernels", NoKernels())
+    np.testing.assert_allclose(sums.binary_masses(y, p), found, rtol=n * EPS)
 
 
 class NoKernels:

@@ -21,7 +21,7 @@ from drago.rows.base import (
     Vector,
 )
 from drago.rows.tables.arrays import ArrayTables
-from drago.terms.losses import binary_masses
+from drago.terms.sums import binary_masses
 
 Array = npt.NDArray[Any]
 
