@@ -11,13 +11,7 @@ import numpy.typing as npt
 
 from drago import kernels
 from drago._threads import threads_for
-from drago._validation import (
-    are_finite,
-    is_of_scale,
-    locked,
-    require_features,
-    sum_of_squares,
-)
+from drago._validation import are_finite, is_of_scale, locked, require_features
 from drago.rows.array_curvature import ArrayCurvature
 from drago.rows.base import (
     Evaluation,
@@ -110,16 +104,17 @@ def parts_of_visit(n_samples: int, n_features: int, n_entries: int, is_sparse: b
     return max(1, min(parts, n_samples // 64))
 
 
-def gathered(X: Array, index: Index, dtype: Any, factors: Vector = NONE) -> tuple[Array, float]:
+def gathered(
+    X: Array, index: Index, dtype: Any, factors: Vector = NONE
+) -> tuple[Array, float | None]:
     """Some rows of a dense matrix, each times its factor if there are any.
 
-    And the sum of their squares, which is not finite where an entry or a square is not.
+    And the sum of their squares, which is not finite where an entry or a square is not; None where
+    it would take a look of its own.
     """
     if not X.flags.c_contiguous:
         found = X.take(index, axis=0).astype(dtype, copy=False)
-        if factors.size:
-            found = found * factors[:, None]
-        return found, sum_of_squares(found)
+        return found * factors[:, None] if factors.size else found, None
     out = np.empty((index.size, X.shape[1]), dtype)
     return out, kernels.gather_rows(X, index, factors, threads_for(out.size), out)
 

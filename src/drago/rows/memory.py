@@ -152,13 +152,12 @@ class ArrayRows(ArrayNear):
         p /= p.sum()
         groups = None if self.groups is None else check_groups(self.groups[index], p.size)
         X: Any = self.stored
-        if self.is_sparse:
-            X = X[index]
-            squares = sum_of_squares(X.data) if self.unread else 0.0
-        else:
-            X, squares = gathered(X, index, X.dtype)
-        if self.unread and not math.isfinite(squares):
-            require_features(self.stored)
+        X, squares = (X[index], None) if self.is_sparse else gathered(X, index, X.dtype)
+        if self.unread:
+            if squares is None:
+                squares = sum_of_squares(X.data if self.is_sparse else X)
+            if not math.isfinite(squares):
+                require_features(self.stored)
         baseline = None if self.baseline is None else self.baseline[index]
         return ArrayRows(X, self.y[index], p, groups, baseline)
 
