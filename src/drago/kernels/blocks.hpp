@@ -108,7 +108,7 @@ inline void a_few_at_a_time(const Rows& rows, Visit visit) {
 
 // z = the products of some rows with w, plus b.
 template <class Rows>
-inline void predict(const Rows& rows, Index first, Index last, const double* w, double b,
+[[gnu::noinline]] inline void predict(const Rows& rows, Index first, Index last, const double* w, double b,
                     double* z) {
     const Index d = rows.X.cols;
     Index r = first;
@@ -124,7 +124,7 @@ inline void predict(const Rows& rows, Index first, Index last, const double* w, 
 
 // out += the sum of some rows with the weights c; `asks` for the next ones unless that was done.
 template <bool asks, class Rows>
-inline void sum_up(const Rows& rows, Index first, Index last, const double* c, double* out) {
+[[gnu::noinline]] inline void sum_up(const Rows& rows, Index first, Index last, const double* c, double* out) {
     const Index d = rows.X.cols;
     Index r = first;
     for (; r + 4 <= last; r += 4, c += 4) {

@@ -54,7 +54,7 @@ struct Filed {
     Report report;
 
     // The entries first to last; zeros where they cannot be had.
-    void read(Index first, Index last, T* out) const {
+    [[gnu::noinline]] void read(Index first, Index last, T* out) const {
         char* to = reinterpret_cast<char*>(out);
         const Index size = (last - first) * Index(sizeof(T));
         std::int64_t at = place + first * Index(sizeof(T));
@@ -228,7 +228,7 @@ class Window {
         const auto& kept = of_.kept;
         if (kept.rows.empty()) return;
         std::int64_t *list = kept.rows.row(part_), near[MOST];
-        // Found without a branch, as in add_guessed.
+        // Found without a branch, as in find_heavy.
         Index count = 0;
         for (Index r = 0; r < losses.size; ++r) {
             const double below = std::fabs(losses[r] - kept.low);
@@ -253,7 +253,7 @@ class Window {
     }
 
   private:
-    void load(Index first, Index last) {
+    [[gnu::noinline]] void load(Index first, Index last) {
         here_ = of_.load(first, last, room_);
         first_ = first, last_ = last;
     }

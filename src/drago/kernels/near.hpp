@@ -70,8 +70,8 @@ inline void visit_listed(DenseRows<T>& rows, const Listed<T>& listed, Index at, 
         seen.losses[i[r]] = loss[r];
         seen.slopes[i[r]] = slope[r];
     }
-    add_guessed<CHI2_GUESS>(rows, [=](Index r) { return i[r]; }, guess, {p, size}, {loss, size},
-                            {slope, size}, tally, first, second);
+    add_guessed(rows, [=](Index r) { return i[r]; }, guess, {p, size}, {loss, size}, {slope, size},
+                tally, first, second);
 }
 
 // As `visit`, with a guess for chi2.

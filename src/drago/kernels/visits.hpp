@@ -1,72 +1,23 @@
 // One reading of X: predictions, losses, slopes s, and the gradient at weights that are guessed.
 //
-// The weights of a capped simplex are known up to a threshold tau,
-//
-//     chi2:  q_i = p_i clip((l_i - tau) / nu, 0, cap)
-//     KL:    q_i = p_i min(exp((l_i - tau) / nu), cap)
-//
-// and tau is known when all losses are. With a guess of it, row i has the weights
-//
-//     chi2:  first_i = the q_i of the guess                 second_i = p_i if it is free, or 0
-//     KL:    first_i = the q_i of the guess if it is free   second_i = the q_i of the guess if not
-//
-// of which the exact ones are a combination, q_i = a first_i + b second_i, but for the rows that
-// change sides: (1, (tau' - tau) / nu) for chi2, (exp((tau' - tau) / nu), 1) for KL. So a visit
-// sums first_i s_i x_i and second_i s_i x_i while a few rows lie in the cache, and a gradient at
-// any weights q needs to read those rows alone whose weight is not the combination:
+// With the guessed weights of `guesses.hpp` a visit sums first_i s_i x_i and second_i s_i x_i while
+// a few rows lie in the cache. The exact ones are a combination of the two but for a few rows, so a
+// gradient at any weights q needs to read those rows alone whose weight is not the combination:
 //
 //     sum q_i s_i x_i = a sum first_i s_i x_i + b sum second_i s_i x_i + sum rest_i s_i x_i.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "blocks.hpp"
+#include "guesses.hpp"
 #include "losses.hpp"
-#include "math.hpp"
 #include "rows.hpp"
 #include "threads.hpp"
 #include "views.hpp"
 
 namespace drago {
-
-enum GuessKind : int { NO_GUESS = 0, CHI2_GUESS = 1, KL_GUESS = 2 };
-
-struct Guess {
-    int kind;
-    double tau, nu, cap;
-};
-
-struct Guessed {
-    double first, second;
-};
-
-template <int kind>
-DRAGO_INLINE Guessed guessed(double tau, double inverse, double cap, double loss, double p) {
-    const double x = (loss - tau) * inverse;
-    if constexpr (kind == CHI2_GUESS) {
-        const bool is_free = (x > 0.0) & (x < cap);
-        return {p * std::min(std::max(x, 0.0), cap), is_free ? p : 0.0};
-    } else if constexpr (kind == KL_GUESS) {
-        const double ratio = exp_fast(std::min(x, 709.0));
-        return {ratio < cap ? p * ratio : 0.0, ratio < cap ? 0.0 : p * cap};
-    } else {
-        (void)x, (void)p;
-        return {0.0, 0.0};
-    }
-}
-
-// `f(tag)` with the kind as the type's constant `tag.value`; without a guess for rows that take none.
-template <class Rows, class F>
-DRAGO_INLINE void with_kind(int kind, F&& f) {
-    if constexpr (Rows::guesses) {
-        if (kind == CHI2_GUESS) return f(std::integral_constant<int, CHI2_GUESS>{});
-        if (kind == KL_GUESS) return f(std::integral_constant<int, KL_GUESS>{});
-    }
-    f(std::integral_constant<int, NO_GUESS>{});
-}
 
 // The rows of a dense matrix.
 template <class T>
@@ -176,38 +127,20 @@ inline Index not_finite(In losses, In slopes) {
 }
 
 // What some rows, at most MOST, add to the sums of a guess; row(r) is the number of the r-th.
-template <int kind, class Rows, class Row>
+template <class Rows, class Row>
 inline void add_guessed(Rows& rows, Row row, const Guess& guess, In p, In losses, In slopes,
                         Tally& tally, Out first, Out second) {
     const Index size = p.size, d = first.size - 1;
-    const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
-    const double *__restrict l = losses.data, *__restrict s = slopes.data;
-    const double* __restrict nominal = p.data;
     double one[MOST], two[MOST];
-#pragma GCC ivdep
-    for (Index r = 0; r < size; ++r) {
-        const Guessed here = guessed<kind>(tau, inverse, cap, l[r], nominal[r]);
-        one[r] = here.first;
-        two[r] = here.second;
-    }
-    // The rows of weight alone, found without a branch that nobody can foretell.
-    const auto add = [&](const double* weights, double& mass, Out out) DRAGO_INLINED {
+    guess_weights(guess, p, losses, {one, size}, {two, size});
+    const auto add = [&](const double* weights, double& mass, Out out) {
         std::int64_t some[MOST];
-        double share[MOST], product[MOST];
-        Index count = 0;
-        for (Index r = 0; r < size; ++r) {
-            some[count] = row(r);
-            share[count] = weights[r];
-            product[count] = weights[r] * s[r];
-            count += weights[r] != 0.0;
-        }
-        double along = 0.0;
-        for (Index k = 0; k < count; ++k) {
-            mass += share[k];
-            along += product[k];
-        }
-        out[d] += along;
-        rows.template add<false>(some, product, count, out.data);
+        double product[MOST];
+        const Heavy found = find_heavy({weights, size}, slopes, some, product);
+        for (Index k = 0; k < found.count; ++k) some[k] = row(some[k]);
+        mass += found.mass;
+        out[d] += found.along;
+        rows.template add<false>(some, product, found.count, out.data);
     };
     add(one, tally.first, first);
     add(two, tally.second, second);
@@ -245,93 +178,33 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
             for (Index r = 0; r < size; ++r) losses[r] -= less[r];
         }
         tally.bad += not_finite(losses, slopes);
-        with_kind<Rows>(guess.kind, [&](auto tag) {
-            constexpr int kind = decltype(tag)::value;
-            if constexpr (kind != NO_GUESS)
-                add_guessed<kind>(rows, [=](Index r) { return start + r; }, guess, p, losses,
-                                  slopes, tally, first, second);
-        });
+        if constexpr (Rows::guesses) {
+            if (guess.kind != NO_GUESS)
+                add_guessed(rows, [=](Index r) { return start + r; }, guess, p, losses, slopes,
+                            tally, first, second);
+        }
         if constexpr (Rows::keeps) rows.keep(start, losses);
     }
     return tally;
 }
-
-// Vectors of the rows that a gradient reads.
-struct Weighing {
-    In p, q, losses, slopes;
-};
-
-// How the exact weights follow from the guessed ones: q = a first + b second.
-struct Combined {
-    double a, b;
-};
 
 // Rows that say it well enough: the mean over them has lost no digits.
 inline constexpr double ENOUGH = 256;
 // Combined weights that sum to more lose digits where they cancel: then the guess is not used.
 inline constexpr double HEAVIEST = 8;
 
-// Sums for that, over rows lo to hi that are free for the guess and for q: of q - first and p for
-// chi2, of q and first for KL; and how many these are.
-template <int kind>
-inline std::array<double, 3> combining(const Guess& guess, const Weighing& of, Index lo,
-                                       Index hi) {
-    const double *__restrict loss = of.losses.data + lo, *__restrict nominal = of.p.data + lo;
-    const double* __restrict weight = of.q.data + lo;
-    const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
-    return sums<3>(hi - lo, [=](Index i) DRAGO_INLINED {
-        const double p = nominal[i], q = weight[i];
-        const Guessed here = guessed<kind>(tau, inverse, cap, loss[i], p);
-        const bool inside = (q > 0.0) & (q < p * cap);
-        if constexpr (kind == CHI2_GUESS) {
-            const bool both = inside & (here.second > 0.0);
-            return std::array<double, 3>{both ? q - here.first : 0.0, both ? p : 0.0,
-                                         both ? 1.0 : 0.0};
-        } else {
-            const bool both = inside & (here.first > 0.0);
-            return std::array<double, 3>{both ? q : 0.0, both ? here.first : 0.0,
-                                         both ? 1.0 : 0.0};
-        }
-    });
-}
-
 // out += the sum over the rows lo to hi of rest_i s_i x_i, its last entry without x.
-//
-// The rest is what rounding may make of a weight that is the combination: a few units in the last
-// place of the weight, or of p_i for one near a bound, where its digits come from the bound's.
-template <int kind, class Rows>
+template <class Rows>
 inline void add_rest(Rows& rows, Index lo, Index hi, const Guess& guess, Combined with,
                      const Weighing& of, Out out) {
-    constexpr double roundings = 64 * std::numeric_limits<double>::epsilon();
     constexpr Index together = 1024;
-    const Index d = out.size - 1;
-    const double inverse = 1.0 / guess.nu;
+    std::int64_t some[together];
+    double rest[together];
     for (Index start = lo; start < hi; start += together) {
-        const Index size = std::min(together, hi - start);
-        const double *__restrict loss = of.losses.data + start, *__restrict q = of.q.data + start;
-        const double *__restrict nominal = of.p.data + start;
-        const double* __restrict slope = of.slopes.data + start;
-        double rest[together];
-#pragma GCC ivdep
-        for (Index r = 0; r < size; ++r) {
-            const Guessed here = guessed<kind>(guess.tau, inverse, guess.cap, loss[r], nominal[r]);
-            const double one = with.a == 0.0 ? 0.0 : with.a * here.first;
-            const double two = with.b == 0.0 ? 0.0 : with.b * here.second;
-            const double left = kind == NO_GUESS ? q[r] : (q[r] - one) - two;
-            const double allowed = kind == NO_GUESS ? 0.0 : roundings * (q[r] + nominal[r]);
-            rest[r] = std::fabs(left) > allowed ? left * slope[r] : 0.0;
-        }
-        std::int64_t some[together];
-        Index count = 0;
-        double total = 0.0;
-        for (Index r = 0; r < size; ++r) {
-            some[count] = start + r;
-            rest[count] = rest[r];
-            count += rest[r] != 0.0;
-        }
-        for (Index k = 0; k < count; ++k) total += rest[k];
-        rows.template add<true>(some, rest, count, out.data);
-        out[d] += total;
+        const Heavy found =
+            find_rest(guess, with, of, start, std::min(start + together, hi), some, rest);
+        rows.template add<true>(some, rest, found.count, out.data);
+        out[out.size - 1] += found.along;
     }
 }
 
@@ -392,36 +265,32 @@ template <class Rows>
 inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const Guess& guess,
                            const Weighing& of, const Tally& tally, In first, In second, Out out) {
     const Index m = out.size;
-    with_kind<Rows>(guess.kind, [&](auto tag) {
-        constexpr int kind = decltype(tag)::value;
-        Combined with{1.0, kind == KL_GUESS ? 1.0 : 0.0};
-        if constexpr (kind != NO_GUESS) {
-            // All rows that are free in both say the same; those of a few parts will do.
-            double over = 0.0, under = 0.0, count = 0.0;
-            for (Index k = 0; k < parts.count && count < ENOUGH; ++k) {
-                const auto found = combining<kind>(guess, of, parts.begin(k), parts.begin(k + 1));
-                over += found[0], under += found[1], count += found[2];
-            }
-            if (under > 0.0) (kind == CHI2_GUESS ? with.b : with.a) = over / under;
-            if (!(with.a * tally.first + std::fabs(with.b) * tally.second <= HEAVIEST))
-                with = {0.0, 0.0};
+    Combined with{1.0, guess.kind == KL_GUESS ? 1.0 : 0.0};
+    if (guess.kind != NO_GUESS) {
+        // All rows that are free in both say the same; those of a few parts will do.
+        double over = 0.0, under = 0.0, count = 0.0;
+        for (Index k = 0; k < parts.count && count < ENOUGH; ++k) {
+            const auto found = combining(guess, of, parts.begin(k), parts.begin(k + 1));
+            over += found[0], under += found[1], count += found[2];
         }
-        Scratch room(m * parts.count, 0.0);
-        const Mat<double> partial(room.data(), parts.count, m);
-        in_parts_with(parts.count, n_threads, [&] {
-            return [&, own = rows.of_thread()](Index k) mutable {
-                own.enter(k, parts.begin(k + 1));
-                add_rest<kind>(own, parts.begin(k), parts.begin(k + 1), guess, with, of,
-                               {partial.row(k), m});
-            };
-        });
-        sum_parts(partial, out);
-        // Sums that are not used need not be finite.
-        for (Index j = 0; kind != NO_GUESS && j < m; ++j) {
-            if (with.a != 0.0) out[j] += with.a * first[j];
-            if (with.b != 0.0) out[j] += with.b * second[j];
-        }
+        if (under > 0.0) (guess.kind == CHI2_GUESS ? with.b : with.a) = over / under;
+        if (!(with.a * tally.first + std::fabs(with.b) * tally.second <= HEAVIEST))
+            with = {0.0, 0.0};
+    }
+    Scratch room(m * parts.count, 0.0);
+    const Mat<double> partial(room.data(), parts.count, m);
+    in_parts_with(parts.count, n_threads, [&] {
+        return [&, own = rows.of_thread()](Index k) mutable {
+            own.enter(k, parts.begin(k + 1));
+            add_rest(own, parts.begin(k), parts.begin(k + 1), guess, with, of, {partial.row(k), m});
+        };
     });
+    sum_parts(partial, out);
+    // Sums that are not used need not be finite.
+    for (Index j = 0; guess.kind != NO_GUESS && j < m; ++j) {
+        if (with.a != 0.0) out[j] += with.a * first[j];
+        if (with.b != 0.0) out[j] += with.b * second[j];
+    }
 }
 
 }  // namespace drago
