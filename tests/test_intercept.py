@@ -65,7 +65,7 @@ def test_what_was_in_memory_before_does_not_matter(uncertainty, monkeypatch):
     for junk in (0.0, 1.0, np.nan):
 
         def filled(n, k, junk=junk):
-            return [np.full(shape, junk) for shape in ((n, k), n, (n, k), n)]
+            return [np.full(shape, junk) for shape in (n, (n, k), n)]
 
         monkeypatch.setattr("drago.intercept.new_point", filled)
         problem = make(y, weight, loss="multinomial", uncertainty=uncertainty, shift_cost=0.1)

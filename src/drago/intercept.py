@@ -118,7 +118,7 @@ def _compiled(problem: Any, raw: Any, b: Vector) -> Vector | None:
     given += [1.0, np.zeros(1), np.zeros(1), none, none, theta, np.empty(2 * k)]
     here, there = new_point(n, k), new_point(n, k)
     pairs = np.empty((2, _PAIRS, 2 * k))
-    rest = np.empty((n, k)), np.empty(2 * k), *pairs, 0, 0
+    rest = np.empty(2 * k), *pairs, 0, 0
     more = False, False, None if is_capped else oracle.solve_into, None
     start = kernels.class_descend(
         *given, *here, *there, *rest, 0.0, np.nan, True, 0, *[0.0] * 3, *more

@@ -80,6 +80,17 @@ def test_softmax_of_many_rows(n, k, size, seed):
     np.testing.assert_allclose(slopes, pi, rtol=1e-12, atol=1e-300)
 
 
+def test_softmax_of_rows_that_overflow_or_are_not_finite():
+    raw = np.tile(np.linspace(-1.0, 1.0, 20), (5, 1))
+    raw[1, 3], raw[2, 3], raw[3, 3], raw[4, 0] = 1000.0, np.inf, np.nan, 1000.0
+    losses, slopes = np.empty(5), np.empty((5, 20))
+    assert kernels.multinomial(np.zeros(5, dtype=np.int64), raw, losses, slopes)
+    np.testing.assert_allclose(losses[[1, 4]], [1001.0, 0.0], rtol=1e-15)
+    np.testing.assert_array_equal(np.flatnonzero(slopes[1]), [0, 3])
+    np.testing.assert_array_equal(slopes[1, [0, 3]], [-1.0, 1.0])
+    assert np.isfinite(losses[0]) and not np.isfinite(losses[2:4]).any()
+
+
 def test_a_label_that_is_none():
     assert not kernels.multinomial(
         np.array([0, 3]), np.zeros((2, 3)), np.empty(2), np.empty((2, 3))
@@ -193,6 +204,30 @@ def test_the_search_keeps_to_limits():
     assert found.n_iter == 7
     found = drago.solve(problem_of(), tol=1e-11)
     assert found.rel_gap <= 1e-11
+
+
+@pytest.mark.parametrize("tail", [0.1, 0.5])
+@pytest.mark.parametrize("spread", [1.0, 10.0])
+def test_rows_of_weight_have_their_slopes(tail, spread, monkeypatch):
+    """Slopes of the others are left out by where the threshold was before, which is a guess."""
+    settings = {"uncertainty": drago.CVaR(tail), "shift_cost": 1e-3, "l2_reg": 1e-4}
+    problem = problem_of(n=400, d=8, k=20)
+    problem = drago.DROProblem(spread * problem.X, problem.y, loss="multinomial", **settings)
+    call, left_out = class_descent.ClassRun._call, []
+
+    def checked(self, *args, **more):
+        state = call(self, *args, **more)
+        losses, slopes, q = self.here
+        there = problem.evaluate(self.theta.reshape(8, 20), np.zeros(20))
+        np.testing.assert_allclose(losses, there.losses, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(slopes[q > 0], there.dlosses[q > 0], rtol=1e-9, atol=1e-12)
+        left_out.append(np.abs(slopes - there.dlosses).max() > 1e-6)
+        return state
+
+    monkeypatch.setattr(class_descent.ClassRun, "_call", checked)
+    found = drago.solve(problem, tol=1e-7)
+    assert "classes" in found.message and found.status == "optimal"
+    assert any(left_out)
 
 
 def test_curvature_in_the_raw_predictions():

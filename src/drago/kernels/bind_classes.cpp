@@ -15,9 +15,8 @@ auto descend(const InMatrix& X, Array1<const std::int64_t> y, const InArray& bas
              const InArray& p, bool is_kl, bool intercept, double cap, double nu, double mu,
              const InArray& mean, const InArray& squares, const InMatrix& basis,
              const InMatrix& turned, const OutArray& theta, const OutArray& slope,
-             const OutMatrix& raw, const OutArray& losses, const OutMatrix& slopes,
-             const OutArray& q, const OutMatrix& other_raw, const OutArray& other_losses,
-             const OutMatrix& other_slopes, const OutArray& other_q, const OutMatrix& draw,
+             const OutArray& losses, const OutMatrix& slopes, const OutArray& q,
+             const OutArray& other_losses, const OutMatrix& other_slopes, const OutArray& other_q,
              const OutArray& step, const OutMatrix& steps, const OutMatrix& changes, Index count,
              Index next, double value, double tau, bool is_start, Index most, double reference,
              double share, double share_of_tangent, bool newton,
@@ -44,11 +43,10 @@ auto descend(const InMatrix& X, Array1<const std::int64_t> y, const InArray& bas
     const ClassProblem of{view(X),       view(y),     view(baseline), view(p), is_kl,
                           intercept,     cap,         nu,             mu,      view(mean),
                           view(squares), view(basis), view(turned),   asked,   asked_for_rates};
-    const ClassPoint own{view(raw), view(losses), view(slopes), view(q)};
-    const ClassPoint other{view(other_raw), view(other_losses), view(other_slopes), view(other_q)};
+    const ClassPoint own{view(losses), view(slopes), view(q)};
+    const ClassPoint other{view(other_losses), view(other_slopes), view(other_q)};
     ClassMemory memory{view(steps), view(changes), count, next};
-    ClassDescent run(of, own, other, view(draw), view(step), view(theta),
-                     view(slope), memory, tau);
+    ClassDescent run(of, own, other, view(step), view(theta), view(slope), memory, tau);
     if (is_start) value = run.start();
     const ClassAnswer found =
         run.run(value, is_start ? 0 : most, reference, share, share_of_tangent, newton,
@@ -114,9 +112,9 @@ void bind_classes(nb::module_& m) {
           "baseline"_a.noconvert(), "p"_a.noconvert(), "is_kl"_a, "intercept"_a, "cap"_a, "nu"_a,
           "mu"_a, "mean"_a.noconvert(), "squares"_a.noconvert(), "basis"_a.noconvert(),
           "turned"_a.noconvert(), "theta"_a.noconvert(), "slope"_a.noconvert(),
-          "raw"_a.noconvert(), "losses"_a.noconvert(), "slopes"_a.noconvert(), "q"_a.noconvert(),
-          "other_raw"_a.noconvert(), "other_losses"_a.noconvert(), "other_slopes"_a.noconvert(),
-          "other_q"_a.noconvert(), "draw"_a.noconvert(), "step"_a.noconvert(),
+          "losses"_a.noconvert(), "slopes"_a.noconvert(), "q"_a.noconvert(),
+          "other_losses"_a.noconvert(), "other_slopes"_a.noconvert(), "other_q"_a.noconvert(),
+          "step"_a.noconvert(),
           "steps"_a.noconvert(), "changes"_a.noconvert(), "count"_a, "next"_a, "value"_a, "tau"_a,
           "is_start"_a, "most"_a, "reference"_a, "share"_a, "share_of_tangent"_a, "newton"_a,
           "has_step"_a,

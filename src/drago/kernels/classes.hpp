@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "losses.hpp"
 #include "math.hpp"
 #include "views.hpp"
 
@@ -33,35 +34,30 @@ DRAGO_INLINE double log1p_positive(double x) {
     return x < infinity ? found : x;
 }
 
+// Rows of many classes are filled up to a multiple of so many, with what has an exponential of 0.
+inline constexpr Index few_classes = 15, class_lanes = 4;
+inline constexpr double no_class = -1e300;
+inline Index class_width(Index k) {
+    return k <= few_classes ? k : (k + class_lanes - 1) / class_lanes * class_lanes;
+}
+
 namespace detail {
 
 // A few classes are too few to fill the lanes of a vector: class by class over some rows.
-inline constexpr Index few_classes = 15, few_rows = 32;
-// Rows of more classes are filled up to a multiple of so many, with what has an exponential of 0.
-inline constexpr Index class_lanes = 4;
-inline constexpr double no_class = -1e300;
+inline constexpr Index few_rows = 32;
 
-template <bool has_step>
-inline void softmax_of_few(Vec<const std::int64_t> y, const double* from, const double* step,
-                           double t, Index k, double* raw, Out losses, double* slopes,
-                           double* along, double* bends) {
+inline void softmax_of_few(Vec<const std::int64_t> y, const double* raw, Index stride, Index k,
+                           Out losses, double* slopes, double* bends) {
     alignas(64) double z[few_classes][few_rows] = {};
     alignas(64) double top[few_rows], label[few_rows] = {}, above[few_rows] = {};
     alignas(64) double others[few_rows], total[few_rows], scale[few_rows];
     for (Index first = 0; first < y.size; first += few_rows) {
         const Index size = std::min(few_rows, y.size - first);
-        const double* __restrict source = from + first * k;
-        if constexpr (has_step) {
-            const double* __restrict move = step + first * k;
-            double* __restrict to = raw + first * k;
-#pragma omp simd
-            for (Index j = 0; j < size * k; ++j) to[j] = source[j] + t * move[j];
-            source = to;
-        }
+        const double* __restrict source = raw + first * stride;
         for (Index i = 0; i < size; ++i) {
-            for (Index c = 0; c < k; ++c) z[c][i] = source[i * k + c];
+            for (Index c = 0; c < k; ++c) z[c][i] = source[i * stride + c];
             label[i] = static_cast<double>(y[first + i]);
-            above[i] = -source[i * k + y[first + i]];
+            above[i] = -source[i * stride + y[first + i]];
         }
         for (Index i = 0; i < few_rows; ++i) top[i] = z[0][i], others[i] = total[i] = 0.0;
         for (Index c = 1; c < k; ++c) {
@@ -101,109 +97,83 @@ inline void softmax_of_few(Vec<const std::int64_t> y, const double* from, const 
         double* __restrict to = slopes + first * k;
         for (Index i = 0; i < size; ++i)
             for (Index c = 0; c < k; ++c) to[i * k + c] = z[c][i];
-        if constexpr (has_step) {
-            const double* __restrict move = step + first * k;
-            for (Index i = 0; i < size; ++i) {
-                double rise = 0.0, bend = -2.0 * to[i * k + y[first + i]];
-                for (Index c = 0; c < k; ++c) {
-                    const double s = to[i * k + c];
-                    rise += s * move[i * k + c], bend -= s * s;
-                }
-                along[first + i] = rise, bends[first + i] = bend;
-            }
+        for (Index i = 0; bends && i < size; ++i) {
+            double bend = -2.0 * to[i * k + y[first + i]];
+            for (Index c = 0; c < k; ++c) bend -= to[i * k + c] * to[i * k + c];
+            bends[first + i] = bend;
         }
     }
 }
 
-template <bool has_step>
-inline void softmax_of_many(Vec<const std::int64_t> y, const double* from, const double* step,
-                            double t, Index k, double* raw, Out losses, double* slopes,
-                            double* along, double* bends) {
-    const Index width = (k + class_lanes - 1) / class_lanes * class_lanes;
+// With z less that of the label, the loss is log(1 + sum of exp(z_c) over the others): no digits are
+// lost where it is near 0, and no maximum is looked for.
+inline void softmax_of_many(Vec<const std::int64_t> y, const double* raw, Index stride, Index k,
+                            Out losses, double* slopes, double* bends, double least) {
+    const Index width = class_width(k);
     const Index most = std::max<Index>(1, std::min(class_rows, class_block / width));
     Scratch room(static_cast<std::size_t>(most * width), no_class);
-    double rest[class_rows], above[class_rows], of_label[class_rows];
+    double rest[class_rows];
     for (Index first = 0; first < y.size; first += most) {
         const Index size = std::min(most, y.size - first);
         for (Index i = 0; i < size; ++i) {
-            const double* __restrict source = from + (first + i) * k;
+            const double* __restrict source = raw + (first + i) * stride;
             double* __restrict own = room.data() + i * width;
-            double top = -infinity;
-            if constexpr (has_step) {
-                const double* __restrict move = step + (first + i) * k;
-                double* __restrict to = raw + (first + i) * k;
-#pragma omp simd reduction(max : top)
-                for (Index c = 0; c < k; ++c) {
-                    const double there = source[c] + t * move[c];
-                    to[c] = there, own[c] = there;
-                    top = there > top ? there : top;
-                }
-            } else {
-#pragma omp simd reduction(max : top)
-                for (Index c = 0; c < k; ++c) {
-                    own[c] = source[c];
-                    top = source[c] > top ? source[c] : top;
-                }
+            const int label = static_cast<int>(y[first + i]);
+            if (stride < width) {
+                std::copy(source, source + k, own);
+                std::fill(own + k, own + width, no_class);
+                source = own;
             }
-            const Index label = y[first + i];
-            above[i] = top - own[label];
-            // log(total) loses the digits of a loss near 0: total - 1 is summed without the 1.
-            own[label] = no_class;
+            const double shift = source[label];
             double others = 0.0;
 #pragma omp simd reduction(+ : others)
-            for (Index c = 0; c < width; ++c) {
-                const double e = exp_fast(own[c] - top);
-                own[c] = e;
-                others += e;
+            for (int c = 0; c < static_cast<int>(width); ++c) {
+                const double e = exp_fast(source[c] - shift);
+                own[c] = c == label ? 0.0 : e;
+                others += c == label ? 0.0 : e;
             }
             rest[i] = others;
         }
+        double* __restrict out = losses.data + first;
 #pragma omp simd
-        for (Index i = 0; i < size; ++i) of_label[i] = exp_fast(-above[i]);
+        for (Index i = 0; i < size; ++i) out[i] = log1p_positive(rest[i]);
         for (Index i = 0; i < size; ++i) {
-            double *__restrict own = room.data() + i * width, *__restrict to = slopes + (first + i) * k;
-            const Index label = y[first + i];
-            const double others = rest[i], total = others + of_label[i], scale = 1.0 / total;
-            const double at_label = -others * scale;
-            rest[i] = above[i] == 0.0 ? others : total - 1.0;
-            if constexpr (has_step) {
-                const double* __restrict move = step + (first + i) * k;
-                double rise = 0.0, square = 0.0;
-#pragma omp simd reduction(+ : rise, square)
+            if (out[i] < least) continue;
+            const Index row = first + i, label = y[row];
+            const double* __restrict own = room.data() + i * width;
+            double* __restrict to = slopes + row * k;
+            double square = 0.0;
+            if (!(rest[i] < infinity)) {  // it overflows, or is not finite
+                out[i] = one_multinomial(label, k, raw + row * stride, to);
+                for (Index c = 0; c < k; ++c) square += c == label ? 0.0 : to[c] * to[c];
+            } else {
+                const double scale = 1.0 / (1.0 + rest[i]);
+#pragma omp simd reduction(+ : square)
                 for (Index c = 0; c < k; ++c) {
                     const double s = own[c] * scale;
                     to[c] = s;
-                    rise += s * move[c], square += s * s;
+                    square += s * s;
                 }
-                along[first + i] = rise + at_label * move[label];
-                bends[first + i] = -2.0 * at_label - at_label * at_label - square;
-            } else {
-#pragma omp simd
-                for (Index c = 0; c < k; ++c) to[c] = own[c] * scale;
+                to[label] = -rest[i] * scale;
             }
-            to[label] = at_label;
-            for (Index c = k; c < width; ++c) own[c] = no_class;
+            if (bends) bends[row] = -to[label] * (2.0 + to[label]) - square;
         }
-        double* __restrict out = losses.data + first;
-#pragma omp simd
-        for (Index i = 0; i < size; ++i) out[i] = log1p_positive(rest[i]) + above[i];
     }
 }
 
 }  // namespace detail
 
-// Softmax cross-entropy of rows: losses, and slopes (softmax minus one-hot), at raw + t step where
-// there is a step; then `raw` receives that, `along` each row's <slopes, step>, and `bends` its
-// tr(diag(pi) - pi pi'). The labels are numbers of outputs.
-template <bool has_step>
-inline void softmax_rows(Vec<const std::int64_t> y, const double* from, const double* step,
-                         double t, Index k, double* raw, Out losses, double* slopes,
-                         double* along = nullptr, double* bends = nullptr) {
-    if (k <= detail::few_classes) {
-        detail::softmax_of_few<has_step>(y, from, step, t, k, raw, losses, slopes, along, bends);
-    } else {
-        detail::softmax_of_many<has_step>(y, from, step, t, k, raw, losses, slopes, along, bends);
-    }
+// Softmax cross-entropy of rows: losses, and slopes (softmax minus one-hot). Where there is room for
+// them, `bends` receives each row's tr(diag(pi) - pi pi'). A row of raw predictions begins `stride`
+// after the one before, and is filled up with `no_class` if that is the `class_width`. Rows whose
+// loss is less than the `least` may be left without slopes. The labels are numbers of outputs.
+inline void softmax_rows(Vec<const std::int64_t> y, const double* raw, Index stride, Index k,
+                         Out losses, double* slopes, double* bends = nullptr,
+                         double least = -infinity) {
+    if (k <= few_classes)
+        detail::softmax_of_few(y, raw, stride, k, losses, slopes, bends);
+    else
+        detail::softmax_of_many(y, raw, stride, k, losses, slopes, bends, least);
 }
 
 // From the slopes to those of the probabilities keep pi + (1 - keep) rest, in place, and for each row

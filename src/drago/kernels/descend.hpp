@@ -40,9 +40,9 @@ struct ClassProblem {
     std::function<void(Out losses, Out q, Out rate)> rates;
 };
 
-// A point: raw predictions, losses, slopes and weights.
+// A point: losses, weights, and the slopes of the rows that have one. Raw predictions are not kept:
+// each trial makes them anew, a few rows at a time, as memory would take longer to send them.
 struct ClassPoint {
-    Mat<double> raw;
     Out losses;
     Mat<double> slopes;
     Out q;
@@ -75,21 +75,23 @@ struct ClassAnswer {
 
 class ClassDescent {
   public:
-    // `draw` has room for the raw predictions along a step, `step` for that itself.
-    ClassDescent(const ClassProblem& of, ClassPoint here, ClassPoint other, Mat<double> draw,
-                 Out step, Out theta, Out slope, ClassMemory& memory, double tau)
-        : of(of), d(of.X.cols), k(here.raw.cols), n(of.X.rows), size(theta.size), here(here),
+    // `step` has room for a step.
+    ClassDescent(const ClassProblem& of, ClassPoint here, ClassPoint other, Out step, Out theta,
+                 Out slope, ClassMemory& memory, double tau)
+        : of(of), d(of.X.cols), k(here.slopes.cols), n(of.X.rows), size(theta.size), here(here),
           there(other), theta(theta), slope(slope), memory(memory), tau(tau),
-          room(static_cast<std::size_t>(3 * size + 2 * k + 2 * n)), coefficients(64), draw(draw.data),
-          dx(step.data) {
+          room(static_cast<std::size_t>(5 * size + 3 * k + n)), coefficients(64),
+          tile(static_cast<std::size_t>(at_once() * wide())), dx(step.data) {
         fresh = room.data(), turned = fresh + size, spare = turned + size;
-        sums = spare + size, shift = sums + k, along = shift + k, bends = along + n;
+        moved = spare + size, tried = moved + size, sums = tried + size, tried_sums = sums + k;
+        shift = tried_sums + k, bends = shift + k;
     }
 
-    // Where theta is, with the gradient there. The raw predictions are given, or are made.
+    // Where theta is, with the gradient there.
     double start() {
-        product(theta.data).rows(of.X, 0, n, here.raw.data);
-        Along at = evaluate_there(0.0, here.raw.data);
+        std::fill(ridge, ridge + 3, 0.0);
+        for (Index j = 0; j < d * k; ++j) ridge[0] += theta[j] * theta[j];
+        const Along at = visit(0.0);
         std::swap(here, there);
         gradient();
         return at.value;
@@ -119,7 +121,7 @@ class ClassDescent {
                 direction();
                 continue;
             }
-            if (found.t != last) evaluate(found.t);
+            if (found.t != last) visit(found.t);
             std::swap(here, there);
             std::copy(slope.data, slope.data + size, fresh);
             for (Index j = 0; j < size; ++j) theta[j] += found.t * dx[j];
@@ -158,9 +160,9 @@ class ClassDescent {
     Out theta, slope;
     ClassMemory& memory;
     double tau;
-    Scratch room, coefficients;
-    double *draw, *dx, *fresh, *turned, *spare, *sums, *shift, *along, *bends;
-    double last = -1.0, ridge[3] = {};
+    Scratch room, coefficients, tile;
+    double *dx, *fresh, *turned, *spare, *moved, *tried, *sums, *tried_sums, *shift, *bends;
+    double last = -1.0, drift = infinity, ridge[3] = {};
     Index trials = 0;
     // The curvature of the losses here, in the raw predictions: the metric goes along with it.
     double plain_square = 0.0, bend = 1.0;
@@ -179,7 +181,7 @@ class ClassDescent {
             for (Index j = 0; j < d; ++j)
                 for (Index c = 0; c < k; ++c) shift[c] -= of.mean[j] * at[j * k + c];
         }
-        return {{at, d, k}, {shift, k}};
+        return {{at, d, k}, {shift, k}, no_class};
     }
 
     // to = B^-1 from, with the metric B.
@@ -201,16 +203,21 @@ class ClassDescent {
         for (Index j = d * k; j < size; ++j) to[j] = from[j] / bend;
     }
 
-    // The gradient at `here`.
+    // The gradient at `here`, which a visit has found.
     void gradient() {
-        narrow_gradient(of.X, here.q, here.slopes, {slope.data, d, k}, {sums, k});
+        std::copy(tried, tried + size, slope.data);
+        std::copy(tried_sums, tried_sums + k, sums);
+        take_apart();
+    }
+
+    // The gradient at a point with the unknowns `at`, and the slopes' sums.
+    void gradient_at(const ClassPoint& point, const double* at, double* out, double* total) {
+        narrow_gradient(of.X, point.q, point.slopes, {out, d, k}, {total, k});
         for (Index j = 0; j < d; ++j) {
             const double mean = of.intercept ? of.mean[j] : 0.0;
-            for (Index c = 0; c < k; ++c)
-                slope[j * k + c] += of.mu * theta[j * k + c] - mean * sums[c];
+            for (Index c = 0; c < k; ++c) out[j * k + c] += of.mu * at[j * k + c] - mean * total[c];
         }
-        if (of.intercept) std::copy(sums, sums + k, slope.data + d * k);
-        take_apart();
+        if (of.intercept) std::copy(total, total + k, out + d * k);
     }
 
     // The slopes' sums, and the square of the gradient in w, from the gradient.
@@ -321,57 +328,85 @@ class ClassDescent {
     // The sum of an entry for each row by the weights here, and something at least.
     double weighted(const double* entries, double least) const {
         double total = 0.0;
-        for (Index i = 0; i < n; ++i) total += here.q[i] * entries[i];
+        for (Index i = 0; i < n; ++i) total += here.q[i] > 0.0 ? here.q[i] * entries[i] : 0.0;
         return std::max(total, least);
     }
 
-    // The objective and its slope at length t, and all of the point `there`.
-    Along evaluate(double t) {
-        move(t, 0, n);
-        return finish(t);
+    // Rows whose raw predictions stay in the cache.
+    Index at_once() const { return std::max(cached_entries / k, Index{1}) * narrow_rows; }
+
+    // Columns of theirs.
+    Index wide() const { return class_width(k); }
+
+    // work(raw, first, end) for the raw predictions of some theta, a few rows at a time.
+    template <class Work>
+    void predicted(const double* at, Work work) {
+        const NarrowProduct along_it = product(at);
+        for (Index first = 0; first < n; first += at_once()) {
+            const Index end = std::min(first + at_once(), n);
+            along_it.rows(of.X.part(first, end), tile.data(), wide());
+            work(tile.data(), first, end);
+        }
     }
 
-    // The same, and the raw predictions along dx before: some rows at a time, which stay in the cache.
-    Along draw_and_evaluate(double t) {
-        const NarrowProduct along_dx = product(dx);
-        const Index most = std::max(cached_entries / k, Index{1}) * narrow_rows;
-        for (Index first = 0; first < n; first += most) {
-            const Index end = std::min(first + most, n);
-            along_dx.rows(of.X, first, end, draw);
-            move(t, first, end);
+    // The objective and its slope at length t, all of the point `there`, and the gradient.
+    Along visit(double t) {
+        std::copy(theta.data, theta.data + size, moved);
+        for (Index j = 0; t > 0.0 && j < size; ++j) moved[j] += t * dx[j];
+        const double before = tau, least = least_of_weight();
+        predicted(moved, [&](const double* raw, Index first, Index end) {
+            fill(raw, first, end, least);
+        });
+        Along found = finish(t);
+        if (last == t) {
+            drift = std::fabs(tau - before);
+            if (!(tau >= least)) fill_below(least);
+            gradient_at(there, moved, tried, tried_sums);
+            found.slope = dot(tried, dx);
         }
-        return finish(t);
+        return found;
+    }
+
+    void fill(const double* raw, Index first, Index end, double least) {
+        const Index count = end - first;
+        softmax_rows({of.y.data + first, count}, raw, wide(), k,
+                     {there.losses.data + first, count}, there.slopes.row(first), bends + first,
+                     least);
+    }
+
+    // Losses with a weight are hardly less than this, by how the threshold has moved of late.
+    double least_of_weight() const {
+        const bool has_threshold = !of.weights && !of.is_kl && of.baseline.empty();
+        return has_threshold && tau == tau ? tau - 2.0 * drift : -infinity;
+    }
+
+    // The slopes of the rows of weight whose loss was thought to be too small for one.
+    void fill_below(double least) {
+        const NarrowProduct along_it = product(moved);
+        for (Index i = 0; i < n; ++i) {
+            if (there.q[i] == 0.0 || !(there.losses[i] < least)) continue;
+            along_it.rows(of.X.part(i, i + 1), tile.data(), wide());
+            fill(tile.data(), i, i + 1, -infinity);
+        }
     }
 
     // The curvature of the weighted losses here along the raw predictions of a step.
-    double bend_along() const {
+    double bend_along() {
         double total = 0.0;
-        for (Index i = 0; i < n; ++i) {
-            if (here.q[i] == 0.0) continue;
-            const double *s = here.slopes.row(i), *m = draw + i * k, own = m[of.y[i]];
-            double mean = own, square = own * own;
-            for (Index c = 0; c < k; ++c) mean += s[c] * m[c], square += s[c] * m[c] * m[c];
-            total += here.q[i] * (square - mean * mean);
-        }
+        predicted(dx, [&](const double* raw, Index first, Index end) {
+            for (Index i = first; i < end; ++i, raw += wide()) {
+                if (here.q[i] == 0.0) continue;
+                const double *s = here.slopes.row(i), own = raw[of.y[i]];
+                double mean = own, square = own * own;
+                for (Index c = 0; c < k; ++c)
+                    mean += s[c] * raw[c], square += s[c] * raw[c] * raw[c];
+                total += here.q[i] * (square - mean * mean);
+            }
+        });
         return std::max(total, 0.0);
     }
 
-    void move(double t, Index first, Index end) {
-        const Index size = end - first, entry = first * k;
-        softmax_rows<true>({of.y.data + first, size}, here.raw.data + entry, draw + entry, t, k,
-                           there.raw.data + entry, {there.losses.data + first, size},
-                           there.slopes.data + entry, along + first, bends + first);
-    }
-
-    Along evaluate_there(double t, const double* raw) {
-        std::copy(raw, raw + n * k, there.raw.data);
-        std::fill(along, along + n, 0.0);
-        std::fill(ridge, ridge + 3, 0.0);
-        for (Index j = 0; j < d * k; ++j) ridge[0] += theta[j] * theta[j];
-        softmax_rows<false>(of.y, raw, nullptr, 0.0, k, nullptr, there.losses, there.slopes.data);
-        return finish(t);
-    }
-
+    // The objective at the losses `there`, and the weights; the slope is not known yet.
     Along finish(double t) {
         ++trials;
         last = t;
@@ -398,10 +433,7 @@ class ClassDescent {
         }
         if (!of.is_kl) away -= 0.5;
         const double square = ridge[0] + t * (2.0 * ridge[1] + t * ridge[2]);
-        double rise = 0.0;
-        for (Index i = 0; i < n; ++i) rise += there.q[i] * along[i];
-        return {t, loss - of.nu * away + 0.5 * of.mu * square,
-                rise + of.mu * (ridge[1] + t * ridge[2])};
+        return {t, loss - of.nu * away + 0.5 * of.mu * square, nan};
     }
 
     // A length that meets the conditions of Wolfe; whether one was found.
@@ -422,12 +454,10 @@ class ClassDescent {
         // than their mean squares say, and one that is too long leads far astray.
         const bool is_measured = memory.count == 0 && !by_newton && of.basis.empty();
         if (is_measured) {
-            product(dx).rows(of.X, 0, n, draw);
             t = std::min(1.0, -falling / (bend_along() + of.mu * ridge[2]));
         }
         for (int trial = 0; trial < search_trials; ++trial) {
-            const bool has_draw = trial > 0 || is_measured;
-            const Along at = has_draw ? evaluate(t) : draw_and_evaluate(t);
+            const Along at = visit(t);
             const bool fallen = at.value <= value + wolfe_fall * t * falling;
             if (fallen || (at.value <= level && at.slope <= -0.8 * falling)) {
                 if (std::abs(at.slope) <= -wolfe_flat * falling) {

@@ -33,7 +33,7 @@ bool multinomial(Vec<const std::int64_t> y, Mat<const double> raw, Out losses,
                         Mat<double> dlosses) {
     for (Index i = 0; i < raw.rows; ++i)
         if (y[i] < 0 || y[i] >= raw.cols) return false;
-    softmax_rows<false>(y, raw.data, nullptr, 0.0, raw.cols, nullptr, losses, dlosses.data);
+    softmax_rows(y, raw.data, raw.cols, raw.cols, losses, dlosses.data);
     return true;
 }
 

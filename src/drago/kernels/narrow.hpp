@@ -90,27 +90,30 @@ inline void add_rows(const double* const* x, Index count, Index d, const double*
 // raw = X w + b, for some rows at a time.
 class NarrowProduct {
   public:
-    NarrowProduct(Mat<const double> w, In b)
+    // `beyond` is what stands in columns beyond the last.
+    NarrowProduct(Mat<const double> w, In b, double beyond = 0.0)
         : d(w.rows), k(w.cols), width(narrow_width(k)),
           filled(static_cast<std::size_t>((d + 1) * width)) {
         for (Index j = 0; j < d; ++j) std::copy(w.row(j), w.row(j) + k, filled.data() + j * width);
         std::copy(b.data, b.data + k, filled.data() + d * width);
+        std::fill(filled.data() + d * width + k, filled.data() + (d + 1) * width, beyond);
     }
 
-    void rows(Mat<const double> X, Index first, Index end, double* raw) const {
+    // With so many columns in a row of `raw`.
+    void rows(Mat<const double> X, double* raw, Index stride) const {
         const double *w = filled.data(), *shift = w + d * width;
-        for (Index i = first; i < end; i += narrow_rows) {
-            const int count = static_cast<int>(std::min<Index>(narrow_rows, end - i));
+        for (Index i = 0; i < X.rows; i += narrow_rows) {
+            const int count = static_cast<int>(std::min<Index>(narrow_rows, X.rows - i));
             const double* x[narrow_rows];
             for (int r = 0; r < narrow_rows; ++r) x[r] = X.row(i + std::min(r, count - 1));
-            double* to = raw + i * k;
+            double* to = raw + i * stride;
             Index c = 0;
             for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
                 detail::predict_tile<2 * narrow_step>(x, count, d, w + c, width, shift + c, to + c,
-                                                      k, k - c);
+                                                      stride, stride - c);
             if (c < width)
-                detail::predict_tile<narrow_step>(x, count, d, w + c, width, shift + c, to + c, k,
-                                                  k - c);
+                detail::predict_tile<narrow_step>(x, count, d, w + c, width, shift + c, to + c,
+                                                  stride, stride - c);
         }
     }
 
@@ -120,7 +123,7 @@ class NarrowProduct {
 };
 
 inline void narrow_predict(Mat<const double> X, Mat<const double> w, In b, Mat<double> raw) {
-    NarrowProduct(w, b).rows(X, 0, X.rows, raw.data);
+    NarrowProduct(w, b).rows(X, raw.data, raw.cols);
 }
 
 // out = X' (q slopes), and the sums of q slopes; only rows of weight are visited.

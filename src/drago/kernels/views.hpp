@@ -46,6 +46,7 @@ struct Mat {
     T& operator()(Index i, Index j) const { return data[i * cols + j]; }
     T* row(Index i) const { return data + i * cols; }
     bool empty() const { return rows == 0; }
+    Mat part(Index first, Index last) const { return {row(first), last - first, cols}; }
 };
 
 using In = Vec<const double>;

@@ -49,9 +49,9 @@ def both_ways(directions: Matrix | None) -> tuple[Matrix, Matrix]:
     return np.ascontiguousarray(directions), np.ascontiguousarray(directions.T)
 
 
-def new_point(n: int, k: int) -> tuple[Matrix, Vector, Matrix, Vector]:
-    """Room for raw predictions, losses, slopes and weights."""
-    return np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty(n)
+def new_point(n: int, k: int) -> tuple[Vector, Matrix, Vector]:
+    """Room for losses, slopes and weights."""
+    return np.empty(n), np.empty((n, k)), np.empty(n)
 
 
 def class_minimum(
@@ -97,7 +97,7 @@ def class_minimum(
     size = theta.size
     here, there = new_point(n, k), new_point(n, k)
     pairs = np.empty((_RULE.memory, size)), np.empty((_RULE.memory, size))
-    more = np.empty((n, k)), np.empty(size), *pairs
+    more = np.empty(size), *pairs
 
     def weights(losses: Vector, nu: float, to: Vector) -> None:
         to[:] = p

@@ -23,7 +23,7 @@ from drago import kernels
 from drago.certificate.cost import descent_cost
 from drago.loop.loop import Iterate, Loop
 from drago.metric import Metric
-from drago.problem import DROProblem, Evaluation
+from drago.problem import DROProblem
 from drago.rows.classes import both_ways, new_point
 from drago.solvers.quasi_newton import FLOOR
 
@@ -72,8 +72,6 @@ class _ClassRule:
     few_pairs: int = 10
     """Pairs that are kept where there are fewer rows than features: older ones lead astray there,
     and cost more than the rows."""
-    fresh: int = 50
-    """Iterations after which the raw predictions, sums of so many steps, are computed afresh."""
 
 
 _RULE = _ClassRule()
@@ -136,9 +134,9 @@ class ClassRun:
         memory = max(1, min(memory, 2 * size))
         self.slope = np.empty(size)
         # Where it is, and where it tries: kept, because fresh memory costs more than a step.
-        self.here, self.there, self.draw = new_point(n, k), new_point(n, k), np.empty((n, k))
+        self.here, self.there = new_point(n, k), new_point(n, k)
         self.steps, self.changes = np.empty((memory, size)), np.empty((memory, size))
-        self.count = self.next = self.n_iter = self.n_calls = self.refreshed = 0
+        self.count = self.next = self.n_iter = self.n_calls = 0
         self.value, self.tau, self.reference = math.inf, math.nan, problem.reference[0]
         self.estimate = self.tangent = math.inf
         self.newton, self.has_step, self.dx = False, False, np.empty(size)
@@ -166,7 +164,6 @@ class ClassRun:
         loop, pace = self.loop, iteration_time(self.problem)
         at_once = int(min(max(_RULE.at_once / pace, 1.0), _RULE.most))
         self._call(0, 0.0, 0.0, is_start=True)
-        self.passes += 1.0
         self._observe()
         first, state, doubt, effort = self.estimate, 0, 1.0, 1.0
         while state != 2:
@@ -195,9 +192,6 @@ class ClassRun:
                 effort *= 2.0
             if not self.newton and self.n_iter >= _RULE.first and self._is_for_newton(pace):
                 self.newton, self.has_step = True, False
-            if self.n_iter - self.refreshed >= _RULE.fresh:
-                self._call(0, 0.0, 0.0, is_start=True)
-                self.passes, self.refreshed = self.passes + 1.0, self.n_iter
         return "the objective does not fall any more"
 
     def _promised(self) -> float:
@@ -209,7 +203,7 @@ class ClassRun:
         problem = self.problem
         rows: Any = problem.rows
         d, k = problem.n_features, problem.n_outputs
-        found, directions = np.linalg.eigh(rows.class_curvature(self.here[2], self.q))
+        found, directions = np.linalg.eigh(rows.class_curvature(self.here[1], self.q))
         found = np.maximum(found, _RULE.floor * max(float(found[-1]), 1e-300))
         slope = self.slope[: d * k].reshape(d, k) @ directions
         if self.basis[1].size:
@@ -247,11 +241,9 @@ class ClassRun:
     @property
     def q(self) -> Vector:
         """The weights here."""
-        return self.here[3]
+        return self.here[2]
 
     def _call(self, most: int, share: float, of_tangent: float, is_start: bool = False) -> int:
-        if self.loop.last is not None:  # what it knows of the last point is written over
-            self.loop.last = self.loop.last._replace(evaluation=None)
         done, trials, self.value, self.estimate, self.tangent, self.tau, *rest = (
             kernels.class_descend(
                 *self.given,
@@ -259,7 +251,6 @@ class ClassRun:
                 self.slope,
                 *self.here,
                 *self.there,
-                self.draw,
                 self.dx,
                 self.steps,
                 self.changes,
@@ -282,7 +273,7 @@ class ClassRun:
         if is_other:
             self.here, self.there = self.there, self.here
         self.n_iter, self.n_calls = self.n_iter + done, self.n_calls + trials
-        self.passes += float(done)
+        self.passes += float(trials)
         return int(state)
 
     def _observe(self, milestone: bool = False) -> None:
@@ -290,7 +281,6 @@ class ClassRun:
         w, b = self.theta[: d * k].reshape(d, k).copy(), np.zeros(k)
         if self.problem.fit_intercept:
             b = self.theta[d * k :] - self.mean @ w
-        raw, losses, slopes, _ = self.here
         self.loop.observe(
             Iterate(
                 w=w,
@@ -298,11 +288,9 @@ class ClassRun:
                 n_iter=self.n_iter,
                 n_passes=self.passes,
                 n_oracle_calls=self.n_calls * self.problem.n_samples,
-                evaluation=Evaluation(w, b, raw, losses, slopes),
                 gap_estimate=self.estimate if self.loop.trusting else self.tangent,
                 primal_estimate=self.value,
                 milestone=milestone,
-                is_sum=True,
                 is_measured=True,
                 predicts=False,
             )
