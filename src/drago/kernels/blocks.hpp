@@ -108,8 +108,8 @@ inline void a_few_at_a_time(const Rows& rows, Visit visit) {
 
 // z = the products of some rows with w, plus b.
 template <class Rows>
-[[gnu::noinline]] inline void predict(const Rows& rows, Index first, Index last, const double* w, double b,
-                    double* z) {
+[[gnu::noinline]] inline void predict(const Rows& rows, Index first, Index last, const double* w,
+                                      double b, double* z) {
     const Index d = rows.X.cols;
     Index r = first;
     for (; r + 4 <= last; r += 4, z += 4) {
@@ -124,7 +124,8 @@ template <class Rows>
 
 // out += the sum of some rows with the weights c; `asks` for the next ones unless that was done.
 template <bool asks, class Rows>
-[[gnu::noinline]] inline void sum_up(const Rows& rows, Index first, Index last, const double* c, double* out) {
+[[gnu::noinline]] inline void sum_up(const Rows& rows, Index first, Index last, const double* c,
+                                     double* out) {
     const Index d = rows.X.cols;
     Index r = first;
     for (; r + 4 <= last; r += 4, c += 4) {

@@ -105,8 +105,8 @@ inline void softmax_of_few(Vec<const std::int64_t> y, const double* raw, Index s
     }
 }
 
-// With z less that of the label, the loss is log(1 + sum of exp(z_c) over the others): no digits are
-// lost where it is near 0, and no maximum is looked for.
+// With z less that of the label, the loss is log(1 + sum of exp(z_c) over the others): no digits
+// are lost where it is near 0, and no maximum is looked for.
 inline void softmax_of_many(Vec<const std::int64_t> y, const double* raw, Index stride, Index k,
                             Out losses, double* slopes, double* bends, double least) {
     const Index width = class_width(k);
@@ -163,10 +163,11 @@ inline void softmax_of_many(Vec<const std::int64_t> y, const double* raw, Index 
 
 }  // namespace detail
 
-// Softmax cross-entropy of rows: losses, and slopes (softmax minus one-hot). Where there is room for
-// them, `bends` receives each row's tr(diag(pi) - pi pi'). A row of raw predictions begins `stride`
-// after the one before, and is filled up with `no_class` if that is the `class_width`. Rows whose
-// loss is less than the `least` may be left without slopes. The labels are numbers of outputs.
+// Softmax cross-entropy of rows: losses, and slopes (softmax minus one-hot). Where there is room
+// for them, `bends` receives each row's tr(diag(pi) - pi pi'). A row of raw predictions begins
+// `stride` after the one before, and is filled up with `no_class` if that is the `class_width`.
+// Rows whose loss is less than the `least` may be left without slopes. The labels are numbers of
+// outputs.
 inline void softmax_rows(Vec<const std::int64_t> y, const double* raw, Index stride, Index k,
                          Out losses, double* slopes, double* bends = nullptr,
                          double least = -infinity) {

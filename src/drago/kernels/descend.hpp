@@ -80,17 +80,16 @@ class ClassDescent {
                  Out slope, ClassMemory& memory, double tau)
         : of(of), d(of.X.cols), k(here.slopes.cols), n(of.X.rows), size(theta.size), here(here),
           there(other), theta(theta), slope(slope), memory(memory), tau(tau),
-          room(static_cast<std::size_t>(5 * size + 3 * k + n)), coefficients(64),
+          room(static_cast<std::size_t>(6 * size + 3 * k + n)), coefficients(64),
           tile(static_cast<std::size_t>(at_once() * wide())), dx(step.data) {
         fresh = room.data(), turned = fresh + size, spare = turned + size;
         moved = spare + size, tried = moved + size, sums = tried + size, tried_sums = sums + k;
-        shift = tried_sums + k, bends = shift + k;
+        shift = tried_sums + k, bends = shift + k, factors = bends + n;
     }
 
     // Where theta is, with the gradient there.
     double start() {
-        std::fill(ridge, ridge + 3, 0.0);
-        for (Index j = 0; j < d * k; ++j) ridge[0] += theta[j] * theta[j];
+        ridge = {dot(theta.data, theta.data, d * k), 0.0, 0.0};
         const Along at = visit(0.0);
         std::swap(here, there);
         gradient();
@@ -105,7 +104,7 @@ class ClassDescent {
         answer.value = value, answer.has_step = has_step;
         by_newton = newton_steps;
         take_apart();
-        bend = mean_curvature(of.y, here.q, here.slopes);
+        follow(mean_curvature(of.y, here.q, here.slopes));
         if (!answer.has_step) direction();
         answer.has_step = true;
         measure(answer);
@@ -126,7 +125,7 @@ class ClassDescent {
             std::copy(slope.data, slope.data + size, fresh);
             for (Index j = 0; j < size; ++j) theta[j] += found.t * dx[j];
             gradient();
-            bend = weighted(bends, least_curvature) / static_cast<double>(k - 1);
+            follow(weighted(bends, least_curvature) / static_cast<double>(k - 1));
             remember(found.t);
             answer.value = found.value;
             ++answer.iterations;
@@ -162,13 +161,15 @@ class ClassDescent {
     double tau;
     Scratch room, coefficients, tile;
     double *dx, *fresh, *turned, *spare, *moved, *tried, *sums, *tried_sums, *shift, *bends;
-    double last = -1.0, drift = infinity, ridge[3] = {};
+    double* factors;
+    double last = -1.0, drift = infinity, plain_square = 0.0;
+    std::array<double, 3> ridge{};
     Index trials = 0;
-    // The curvature of the losses here, in the raw predictions: the metric goes along with it.
-    double plain_square = 0.0, bend = 1.0;
     bool by_newton = false;
 
-    double dot(const double* a, const double* b) const {
+    double dot(const double* a, const double* b) const { return dot(a, b, size); }
+
+    static double dot(const double* a, const double* b, Index size) {
         const auto term = [&](Index j) DRAGO_INLINED { return std::array{a[j] * b[j]}; };
         return drago::sums<1>(size, term)[0];
     }
@@ -184,23 +185,25 @@ class ClassDescent {
         return {{at, d, k}, {shift, k}, no_class};
     }
 
-    // to = B^-1 from, with the metric B.
+    // The metric B goes along with the curvature of the losses here, in the raw predictions.
+    void follow(double curvature) {
+        for (Index j = 0; j < d; ++j)
+            std::fill_n(factors + j * k, k, 1.0 / (curvature * of.squares[j] + of.mu));
+        std::fill(factors + d * k, factors + size, 1.0 / curvature);
+    }
+
+    // to = B^-1 from.
     void unbend(const double* from, double* to) {
-        const auto divide = [&](const double* numerator, double* result) {
-            for (Index j = 0; j < d; ++j) {
-                const double factor = 1.0 / (bend * of.squares[j] + of.mu);
-                for (Index c = j * k; c < (j + 1) * k; ++c) result[c] = factor * numerator[c];
-            }
-        };
+        const double* __restrict factor = factors;
         if (of.basis.empty()) {
-            divide(from, to);
-        } else {
-            std::fill(shift, shift + k, 0.0);
-            narrow_predict(of.turned, {from, d, k}, {shift, k}, {spare, d, k});
-            divide(spare, spare);
-            narrow_predict(of.basis, {spare, d, k}, {shift, k}, {to, d, k});
+            for (Index j = 0; j < size; ++j) to[j] = factor[j] * from[j];
+            return;
         }
-        for (Index j = d * k; j < size; ++j) to[j] = from[j] / bend;
+        std::fill(shift, shift + k, 0.0);
+        narrow_predict(of.turned, {from, d, k}, {shift, k}, {spare, d, k});
+        for (Index j = 0; j < d * k; ++j) spare[j] *= factor[j];
+        narrow_predict(of.basis, {spare, d, k}, {shift, k}, {to, d, k});
+        for (Index j = d * k; j < size; ++j) to[j] = factor[j] * from[j];
     }
 
     // The gradient at `here`, which a visit has found.
@@ -223,14 +226,14 @@ class ClassDescent {
     // The slopes' sums, and the square of the gradient in w, from the gradient.
     void take_apart() {
         if (of.intercept) std::copy(slope.data + d * k, slope.data + size, sums);
-        plain_square = 0.0;
-        for (Index j = 0; j < d; ++j) {
-            const double mean = of.intercept ? of.mean[j] : 0.0;
-            for (Index c = 0; c < k; ++c) {
-                const double one = slope[j * k + c] + mean * sums[c];
-                plain_square += one * one;
-            }
+        const double* plain = slope.data;
+        if (of.intercept) {
+            for (Index j = 0; j < d; ++j)
+                for (Index c = 0; c < k; ++c)
+                    spare[j * k + c] = slope[j * k + c] + of.mean[j] * sums[c];
+            plain = spare;
         }
+        plain_square = dot(plain, plain, d * k);
     }
 
     // What the next step promises, by the Hessian that it comes from, and by the metric.
@@ -377,7 +380,7 @@ class ClassDescent {
     // Losses with a weight are hardly less than this, by how the threshold has moved of late.
     double least_of_weight() const {
         const bool has_threshold = !of.weights && !of.is_kl && of.baseline.empty();
-        return has_threshold && tau == tau ? tau - 2.0 * drift : -infinity;
+        return has_threshold && k > few_classes && tau == tau ? tau - 2.0 * drift : -infinity;
     }
 
     // The slopes of the rows of weight whose loss was thought to be too small for one.
@@ -438,12 +441,8 @@ class ClassDescent {
 
     // A length that meets the conditions of Wolfe; whether one was found.
     bool search(double value, double falling, Along& best) {
-        std::fill(ridge, ridge + 3, 0.0);
-        for (Index j = 0; j < d * k; ++j) {
-            ridge[0] += theta[j] * theta[j];
-            ridge[1] += theta[j] * dx[j];
-            ridge[2] += dx[j] * dx[j];
-        }
+        const Index m = d * k;
+        ridge = {dot(theta.data, theta.data, m), dot(theta.data, dx, m), dot(dx, dx, m)};
         const Along origin{0.0, value, falling};
         const double level = value + search_rounding * std::abs(value);
         Along low = origin, high{};
