@@ -1,7 +1,7 @@
 // Several outputs: the softmax of many rows at once, and sums over rows and classes.
 //
-// A row has few classes, too few to fill the lanes of a vector; so the exponentials are taken over
-// a block of rows, whose entries are neighbours, and the logarithms over its rows.
+// A few classes are too few to fill the lanes of a vector: then the exponentials are taken class by
+// class over some rows. Logarithms are always taken over rows.
 #pragma once
 
 #include <algorithm>
@@ -110,14 +110,15 @@ inline void softmax_of_few(Vec<const std::int64_t> y, const double* raw, Index s
 inline void softmax_of_many(Vec<const std::int64_t> y, const double* raw, Index stride, Index k,
                             Out losses, double* slopes, double* bends, double least) {
     const Index width = class_width(k);
-    const Index most = std::max<Index>(1, std::min(class_rows, class_block / width));
-    Scratch room(static_cast<std::size_t>(most * width), no_class);
+    const Index most =
+        std::max<Index>(1, std::min({class_rows, class_block / width, y.size}));
+    Scratch room(static_cast<std::size_t>(most * width));
     double rest[class_rows];
     for (Index first = 0; first < y.size; first += most) {
         const Index size = std::min(most, y.size - first);
         for (Index i = 0; i < size; ++i) {
-            const double* __restrict source = raw + (first + i) * stride;
-            double* __restrict own = room.data() + i * width;
+            const double* source = raw + (first + i) * stride;
+            double* own = room.data() + i * width;
             const int label = static_cast<int>(y[first + i]);
             if (stride < width) {
                 std::copy(source, source + k, own);
@@ -132,7 +133,7 @@ inline void softmax_of_many(Vec<const std::int64_t> y, const double* raw, Index 
                 own[c] = c == label ? 0.0 : e;
                 others += c == label ? 0.0 : e;
             }
-            rest[i] = others;
+            rest[i] = others + (shift - shift);  // no number where that of the label is none
         }
         double* __restrict out = losses.data + first;
 #pragma omp simd
@@ -144,7 +145,8 @@ inline void softmax_of_many(Vec<const std::int64_t> y, const double* raw, Index 
             double* __restrict to = slopes + row * k;
             double square = 0.0;
             if (!(rest[i] < infinity)) {  // it overflows, or is not finite
-                out[i] = one_multinomial(label, k, raw + row * stride, to);
+                const double* z = raw + row * stride;
+                out[i] = one_multinomial(label, k, z, to) + (z[label] - z[label]);
                 for (Index c = 0; c < k; ++c) square += c == label ? 0.0 : to[c] * to[c];
             } else {
                 const double scale = 1.0 / (1.0 + rest[i]);

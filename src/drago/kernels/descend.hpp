@@ -209,7 +209,6 @@ class ClassDescent {
     // The gradient at `here`, which a visit has found.
     void gradient() {
         std::copy(tried, tried + size, slope.data);
-        std::copy(tried_sums, tried_sums + k, sums);
         take_apart();
     }
 
@@ -363,9 +362,11 @@ class ClassDescent {
         Along found = finish(t);
         if (last == t) {
             drift = std::fabs(tau - before);
-            if (!(tau >= least)) fill_below(least);
+            if (least > -infinity && !(tau >= least)) fill_below(least);
             gradient_at(there, moved, tried, tried_sums);
             found.slope = dot(tried, dx);
+        } else {
+            std::fill(tried, tried + size, infinity);  // it is not known
         }
         return found;
     }
@@ -452,9 +453,7 @@ class ClassDescent {
         // The first step, before pairs tell a scale: features that are not independent bend it more
         // than their mean squares say, and one that is too long leads far astray.
         const bool is_measured = memory.count == 0 && !by_newton && of.basis.empty();
-        if (is_measured) {
-            t = std::min(1.0, -falling / (bend_along() + of.mu * ridge[2]));
-        }
+        if (is_measured) t = std::min(1.0, -falling / (bend_along() + of.mu * ridge[2]));
         for (int trial = 0; trial < search_trials; ++trial) {
             const Along at = visit(t);
             const bool fallen = at.value <= value + wolfe_fall * t * falling;

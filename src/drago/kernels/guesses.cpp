@@ -106,7 +106,6 @@ Heavy find_rest(const Guess& guess, Combined with, const Weighing& of, Index lo,
     const double *__restrict loss = of.losses.data + lo, *__restrict q = of.q.data + lo;
     const double *__restrict nominal = of.p.data + lo, *__restrict slope = of.slopes.data + lo;
     const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
-    double* __restrict all = rest;
     with_kind(guess.kind, [=](auto tag) {
         constexpr int kind = decltype(tag)::value;
 #pragma GCC ivdep
@@ -116,7 +115,7 @@ Heavy find_rest(const Guess& guess, Combined with, const Weighing& of, Index lo,
             const double two = with.b == 0.0 ? 0.0 : with.b * here.second;
             const double left = kind == NO_GUESS ? q[r] : (q[r] - one) - two;
             const double allowed = kind == NO_GUESS ? 0.0 : roundings * (q[r] + nominal[r]);
-            all[r] = std::fabs(left) > allowed ? left * slope[r] : 0.0;
+            rest[r] = std::fabs(left) > allowed ? left * slope[r] : 0.0;
         }
     });
     Heavy found{0, 0.0, 0.0};
