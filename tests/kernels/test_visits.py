@@ -214,7 +214,7 @@ def test_gathered_rows(dtype, out):
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_how_far_rows_reach(storage):
-    """A visit that also measures rows finds the same as one that does not."""
+    """A visit that also measures rows, or all of X, finds the same as one that does not."""
     for n, d in [(1, 1), (5, 3), (64, 16), (131, 50), (700, 7)]:
         X, y, p, w, _ = data(n, d, n)
         stored, unit = STORAGES[storage](X), np.random.default_rng(n).uniform(0.1, 9.0, d)
@@ -228,6 +228,12 @@ def test_how_far_rows_reach(storage):
                 np.testing.assert_array_equal(found, plain)
             # Each entry is rounded when it is scaled and squared, and then d of them are added.
             np.testing.assert_allclose(reach, np.linalg.norm(unit * X, axis=1), rtol=(d + 4) * EPS)
+            norm = np.full(1, np.nan)
+            seen = visit(*given, 3, n_threads, None, norm)
+            for found, plain in zip(seen, visit(*given, 3, n_threads)):
+                np.testing.assert_array_equal(found, plain)
+            # Sums of n d squares in any order, of which the last is a root.
+            np.testing.assert_allclose(norm, np.linalg.norm(X), rtol=(n * d + 4) * EPS)
 
 
 def near(X, y, p, w, b, loss, baseline, guess, before, bounds, n_parts=1, n_threads=1):

@@ -135,11 +135,21 @@ def test_a_solve_that_leaves_rows_out(small, monkeypatch, loss, cost, intercept)
 
 def test_threads_change_no_bit_where_rows_are_left_out():
     problem = make("squared", n=70_000)
-    assert problem.rows._is_measured
     alone, two = (drago.solve(problem, tol=1e-7, n_threads=k) for k in (1, 2))
+    assert problem.rows.reach is not None
     np.testing.assert_array_equal(alone.coef, two.coef)
     np.testing.assert_array_equal(alone.dual_weights, two.dual_weights)
     assert alone.gap == two.gap and alone.n_passes == two.n_passes
+
+
+@pytest.mark.parametrize(
+    "set_, is_measured", [(drago.CVaR(0.1), True), (drago.CVaR(0.7), False), ("extremile", False)]
+)
+def test_rows_are_measured_where_some_may_be_left_out(small, set_, is_measured):
+    base = make("squared")
+    problem = drago.DROProblem(base.X, base.y, uncertainty=set_)
+    drago.solve(problem, IN_METRIC, tol=1e-6)
+    assert (problem.rows.reach is not None) == is_measured and not problem.rows.unread
 
 
 def test_a_solve_taken_up_where_rows_were_left_out(small, monkeypatch, tmp_path):
@@ -192,14 +202,19 @@ STORAGES = {
 }
 
 
+# With most rows in the tail none can be left out, and X is checked without being measured.
+TAILS = [0.1, 0.9]
+
+
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("bad", BAD)
-def test_what_is_not_finite_is_found_by_whoever_reads_first(small, storage, reader, bad):
+@pytest.mark.parametrize("tail", TAILS)
+def test_what_is_not_finite_is_found_by_whoever_reads_first(small, storage, reader, bad, tail):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((2000, 20)), rng.standard_normal(2000)
     X[1357, 11] = BAD[bad]
-    problem = drago.DROProblem(STORAGES[storage](X), y)
+    problem = drago.DROProblem(STORAGES[storage](X), y, uncertainty=drago.CVaR(tail))
     with pytest.raises(ValueError, match=r"X contains 1 NaN or infinite.*\(1357, 11\)"):
         READERS[reader](problem)
     with pytest.raises(ValueError, match=r"X contains 1 NaN or infinite.*\(1357, 11\)"):
@@ -208,11 +223,12 @@ def test_what_is_not_finite_is_found_by_whoever_reads_first(small, storage, read
 
 @pytest.mark.parametrize("storage", ["dense", "in columns", "csr"])
 @pytest.mark.parametrize("reader", [name for name in READERS if name != "take"])
-def test_what_would_overflow_is_found_too(small, storage, reader):
+@pytest.mark.parametrize("tail", TAILS)
+def test_what_would_overflow_is_found_too(small, storage, reader, tail):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((2000, 20)), rng.standard_normal(2000)
     X[1357, 11] = 1e200
-    problem = drago.DROProblem(STORAGES[storage](X), y)
+    problem = drago.DROProblem(STORAGES[storage](X), y, uncertainty=drago.CVaR(tail))
     with pytest.raises(ValueError, match="as large as 1e\\+200, and sums of their squares"):
         READERS[reader](problem)
 
@@ -249,7 +265,9 @@ def test_rows_that_are_almost_0_are_read(small):
     X = problem.X.copy()
     X[7], X[8] = 1e-170, 0.0
     problem = problem._replace(X=X)
-    problem.objective(np.ones(64))
+    oracle = problem.dual_oracle()
+    for _ in range(2):  # the first knows no threshold to guess from
+        problem.visit(np.ones((64, 1)), np.zeros(1), oracle)
     assert np.flatnonzero(np.isinf(problem.rows.reach[1])).tolist() == [7, 8]
 
 

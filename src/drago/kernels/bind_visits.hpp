@@ -40,7 +40,7 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
         "second"_a.noconvert(),
         "Predictions, losses, slopes, and their sums at guessed weights; how many are not finite,\n"
         "and the sums of both kinds of guessed weights. Where there is room, also ``||unit x||``\n"
-        "of the rows, for those in arrays.");
+        "of the rows, or without units the norm of X, for rows in arrays.");
     m.def(
         "gradient_after",
         [open](Storage... storage, Index n_parts, Index n_threads, InArray p, InArray q,

@@ -18,6 +18,8 @@ namespace drago {
 // Rows that are looked at together. How many bytes ahead memory is asked for more.
 inline constexpr Index TOGETHER = 4096;
 inline constexpr Index AHEAD_BYTES = 5120;
+// How many while rows are summed that are in the cache, and memory has nothing else to do.
+inline constexpr Index IDLE_BYTES = 8192;
 // Rows that are worked on at a time at most, and entries of X that they have: those stay in the
 // nearest cache.
 inline constexpr Index MOST = 64;
@@ -99,6 +101,17 @@ inline Four<T> four(const Rows<T>& rows, Index r) {
     return {rows.row(r), rows.row(r + 1), rows.row(r + 2), rows.row(r + 3)};
 }
 
+// Memory of neighbouring rows that is asked for while others are worked on: what was and will be.
+template <class T>
+struct Asked {
+    const T *next = nullptr, *end = nullptr;
+
+    void up_to(const T* to) {
+        to = std::min(to, end);
+        for (; next < to; next += 64 / sizeof(T)) __builtin_prefetch(next, 0, 3);
+    }
+};
+
 // Calls visit(first, last) for a few rows at a time.
 template <class Rows, class Visit>
 inline void a_few_at_a_time(const Rows& rows, Visit visit) {
@@ -120,6 +133,37 @@ template <class Rows>
         rows.ask_ahead(r, 1);
         *z = product(rows.row(r), d, w, b);
     }
+}
+
+// z = the products of neighbouring rows with w.
+template <class T>
+[[gnu::noinline]] inline void predict(const Following<T>& rows, Index first, Index last,
+                                      const double* w, double* z, Asked<T>& asked) {
+    const Index d = rows.X.cols;
+    asked.next = std::max(asked.next, rows.row(first));
+    Index r = first;
+    for (; r + 4 <= last; r += 4, z += 4) {
+        asked.up_to(rows.row(r + 4 + rows.ahead));
+        products(four(rows, r), d, w, 0.0, z);
+    }
+    for (; r < last; ++r, ++z) {
+        asked.up_to(rows.row(r + 1 + rows.ahead));
+        *z = product(rows.row(r), d, w, 0.0);
+    }
+}
+
+// out += the sum of rows in the cache with the weights c; memory is asked for as many others, up to
+// the entry `most`.
+template <class T>
+[[gnu::noinline]] inline void sum_up(const Listed<T>& rows, const double* c, double* out,
+                                     Asked<T>& asked, const T* most) {
+    const Index d = rows.X.cols;
+    Index r = 0;
+    for (; r + 4 <= rows.size(); r += 4, c += 4) {
+        asked.up_to(std::min(asked.next + 4 * d, most));
+        add_rows(four(rows, r), d, c, out);
+    }
+    for (; r < rows.size(); ++r, ++c) add_row(rows.row(r), d, *c, out);
 }
 
 // out += the sum of some rows with the weights c; `asks` for the next ones unless that was done.

@@ -301,7 +301,7 @@ class Window {
                 c[left++] = c[r];
             }
         }
-        const typename Storage::Rows all({kept.X.data, kept.X.rows, kept.X.cols});
+        typename Storage::Rows all({kept.X.data, kept.X.rows, kept.X.cols});
         all.template add<true>(known_.data(), share_.data(), found, out);
         return left;
     }

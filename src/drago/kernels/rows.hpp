@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -79,6 +80,16 @@ inline double square(const T* __restrict x, Index d, const double* __restrict un
         z += v * v;
     }
     return z;
+}
+
+// The sum of the squares of some entries.
+template <class T>
+inline double sum_of_squares(const T* __restrict x, Index size) {
+    const auto [total] = sums<1>(size, [=](Index j) DRAGO_INLINED {
+        const double v = x[j];
+        return std::array<double, 1>{v * v};
+    });
+    return total;
 }
 
 // out += the sum of four rows with the weights c.

@@ -25,33 +25,46 @@ struct DenseRows {
     static constexpr bool guesses = true, keeps = false, measures = true;
     Visited<T> visited;
     Following<T> all;
+    Asked<T> asked;
+    // Behind the rows that were predicted last.
+    const T* last;
 
     explicit DenseRows(Mat<const T> X)
-        : visited(X), all(visited(Neighbours{0, X.rows, 0})) {}
+        : visited(X), all(visited(Neighbours{0, X.rows, 0})), asked{X.data, X.row(X.rows)},
+          last(X.data) {}
 
     // In memory they are the same for all threads and parts.
     DenseRows of_thread() const { return *this; }
-    void enter(Index, Index) const {}
+    void enter(Index, Index stop) { asked = {all.X.data, all.row(stop)}; }
     Index some() const { return visited.some; }
-    void predict(Index first, Index last, const double* w, double* z) const {
-        drago::predict(all, first, last, w, 0.0, z);
+    void predict(Index first, Index stop, const double* w, double* z) {
+        drago::predict(all, first, stop, w, z, asked);
+        last = all.row(stop);
     }
     // The same, and ||unit x||^2.
-    void measure(Index first, Index last, const double* w, double* z, const double* unit,
-                 double* squares) const {
-        for (Index r = first; r < last; r += 4, z += 4, squares += 4) {
-            const Index stop = std::min(r + 4, last);
-            drago::predict(all, r, stop, w, 0.0, z);
-            if (stop == r + 4) {
+    void measure(Index first, Index stop, const double* w, double* z, const double* unit,
+                 double* squares) {
+        for (Index r = first; r < stop; r += 4, z += 4, squares += 4) {
+            const Index end = std::min(r + 4, stop);
+            predict(r, end, w, z);
+            if (end == r + 4) {
                 drago::squares(four(all, r), all.X.cols, unit, squares);
                 continue;
             }
-            for (Index k = r; k < stop; ++k) squares[k - r] = square(all.row(k), all.X.cols, unit);
+            for (Index k = r; k < end; ++k) squares[k - r] = square(all.row(k), all.X.cols, unit);
         }
     }
+    // The sum of the squares of all entries.
+    double all_squares(Index first, Index stop) const {
+        return sum_of_squares(all.row(first), (stop - first) * all.X.cols);
+    }
     template <bool asks>
-    void add(std::int64_t* rows, const double* c, Index size, double* out) const {
-        sum_up<asks>(visited(Picked{rows, nullptr, size}), 0, size, c, out);
+    void add(std::int64_t* rows, const double* c, Index size, double* out) {
+        const Listed<T> listed = visited(Picked{rows, nullptr, size});
+        if constexpr (asks)
+            sum_up<true>(listed, 0, size, c, out);
+        else
+            sum_up(listed, c, out, asked, last + IDLE_BYTES / sizeof(T));
     }
 };
 
@@ -87,6 +100,9 @@ struct SparseRows {
             *squares = total;
         }
     }
+    double all_squares(Index first, Index last) const {
+        return sum_of_squares(X.data.data + X.indptr[first], X.indptr[last] - X.indptr[first]);
+    }
     template <bool asks>
     void add(std::int64_t* rows, const double* c, Index size, double* out) const {
         const T* __restrict data = X.data.data;
@@ -99,8 +115,8 @@ struct SparseRows {
     }
 };
 
-// Vectors of the rows that a visit reads and fills. Where there is room for it, the reach is
-// ||unit x||, with a unit of each feature.
+// Vectors of the rows that a visit reads and fills. Where there is room for each row, the reach is
+// ||unit x||, with a unit of each feature; where there is room for one, the norm of X.
 struct Seen {
     In y, p, baseline;
     Out raw, losses, slopes;
@@ -108,12 +124,13 @@ struct Seen {
     Out reach;
 };
 
-// How many losses or slopes are not finite, the sums of the two kinds of guessed weights, and how
-// many rows a visit has read that does not read all of them.
+// How many losses or slopes are not finite, the sums of the two kinds of guessed weights, how many
+// rows a visit has read that does not read all of them, and the sum of the squares of all entries.
 struct Tally {
     Index bad = 0;
     double first = 0.0, second = 0.0;
     Index read = 0;
+    double squares = 0.0;
 };
 
 // How many losses or slopes are not finite. Infinity less itself is no number either.
@@ -160,7 +177,7 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
         const Out slopes = seen.slopes.part(start, start + size);
         bool is_measured = false;
         if constexpr (Rows::measures) {
-            is_measured = !seen.reach.empty();
+            is_measured = !seen.unit.empty();
             if (is_measured) {
                 double* __restrict reach = seen.reach.data + start;
                 rows.measure(start, start + size, model.w, raw.data, seen.unit.data, reach);
@@ -169,6 +186,10 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
             }
         }
         if (!is_measured) rows.predict(start, start + size, model.w, raw.data);
+        if constexpr (Rows::measures) {
+            if (!is_measured && !seen.reach.empty())
+                tally.squares += rows.all_squares(start, start + size);
+        }
         // Added last: next to a large intercept each term of the product would be rounded.
         for (Index r = 0; r < size; ++r) raw[r] += model.b;
         single_output(model.code, model.parameter, y, raw, losses, slopes);
@@ -247,6 +268,7 @@ inline Tally visit_parts(const Rows& rows, Parts parts, Index n_threads, Out fir
         total.first += each.first;
         total.second += each.second;
         total.read += each.read;
+        total.squares += each.squares;
     }
     return total;
 }
@@ -254,10 +276,12 @@ inline Tally visit_parts(const Rows& rows, Parts parts, Index n_threads, Out fir
 template <class Rows>
 inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& model,
                    const Guess& guess, const Seen& seen, Out first, Out second) {
-    return visit_parts(rows, parts, n_threads, first, second,
-                       [&](auto& own, Index lo, Index hi, Out one, Out two) {
-                           return visit_part(own, lo, hi, model, guess, seen, one, two);
-                       });
+    const Tally tally = visit_parts(rows, parts, n_threads, first, second,
+                                    [&](auto& own, Index lo, Index hi, Out one, Out two) {
+                                        return visit_part(own, lo, hi, model, guess, seen, one, two);
+                                    });
+    if (seen.unit.empty() && !seen.reach.empty()) seen.reach[0] = std::sqrt(tally.squares);
+    return tally;
 }
 
 // out = the gradient sum q_i s_i x_i, its last entry without x; after a visit that found `tally`.

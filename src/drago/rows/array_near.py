@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from drago import kernels
-from drago.rows.array_visits import CHI2, NO_GUESS, ArrayVisits, Guess, Seen, sharper
+from drago.rows.array_visits import NO_GUESS, ArrayVisits, Guess, Seen, sharper
 from drago.rows.base import Evaluation, Matrix, Vector, Visit
 
 # Rows that tell how many have to be read.
@@ -16,9 +16,6 @@ _LOOKED_AT = 2048
 _FALL = 0.1
 # Rounding, as a share of how far a prediction moves.
 _ROUNDING = 1e-9
-# What a row costs that is picked out, in bytes of those that are read one after the other: so many
-# times its own, and as many as memory would have sent meanwhile.
-_PICKED, _MEANWHILE = 1.1, 450
 
 
 class ArrayNear(ArrayVisits):
@@ -31,13 +28,13 @@ class ArrayNear(ArrayVisits):
         self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float, near: Evaluation
     ) -> Visit:
         """As `visit`, knowing an evaluation nearby with the same weights' oracle."""
-        if not (self._is_measured and self.visits_once(loss, w.shape[1]) and near.w.any()):
+        if not (self.visits_once(loss, w.shape[1]) and near.w.any()):
             return self.visit(loss, w, b, oracle, nu)
         guess = self._guess(loss, w, b, oracle, nu)
-        if guess.kind != CHI2 or not np.isfinite([guess.tau, loss.curvature]).all():
+        if not (self._spares(guess) and np.isfinite([guess.tau, loss.curvature]).all()):
             return self.visit(loss, w, b, oracle, nu)
         if self.reach is None:  # a solve was taken up again: the first reading of X tells
-            self._read(loss, near.w, near.b, NO_GUESS)
+            self._measure(loss, near.w, near.b, NO_GUESS)
         assert self.reach is not None
         unit, reach = self.reach
         distance = float(np.linalg.norm((w - near.w)[:, 0] / unit)) * (1.0 + _ROUNDING)
@@ -67,9 +64,7 @@ class ArrayNear(ArrayVisits):
         rise = moves * (np.abs(near.dlosses[some, 0]) + 0.5 * curvature * moves)
         cut = guess.tau - _FALL * float(np.median(rise))
         share = float(np.mean(near.losses[some] + rise >= cut))
-        size = self.n_features * self.stored.itemsize
-        is_less = share * (_PICKED * size + _MEANWHILE) < size
-        return cut if is_less and np.isfinite(cut) else None
+        return cut if self._is_less(share) and np.isfinite(cut) else None
 
     def _seen_near(
         self,

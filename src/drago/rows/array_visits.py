@@ -38,6 +38,9 @@ _AT_ONCE = 1 << 19
 # Features from which on a guess of the weights costs less than a second reading of the tail. The
 # entries of a sparse row are so few, and so far apart in the sums, that it never does.
 _LONG = 16
+# What a row costs that is picked out, in bytes of those that are read one after the other: so many
+# times its own, and as many as memory would have sent meanwhile.
+_PICKED, _MEANWHILE = 1.1, 450
 # Rows that tell the unit of each feature, and how small or large none is.
 _MEASURED, _NO_SIZE = 1024, 1e-100
 # Rows that a first guess of the weights comes from, where there are many more.
@@ -224,39 +227,54 @@ class ArrayVisits(ArrayCurvature):
 
     def _read(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> Seen:
         """All that one reading of X tells; the first one also whether X is finite."""
-        if self.reach is not None or not (self.unread or self._is_measured):
+        if self.reach is None and self._spares(guess):
+            return self._measure(loss, w, b, guess)
+        if not self.unread:
             return self._seen_in(self._storage, loss, w, b, guess)
-        unit, reach = self._unit(), np.empty(self.n_samples)
-        seen = self._seen_in(self._storage, loss, w, b, guess, unit, reach)
-        self._measured(unit, reach)
+        norm = np.empty(1)
+        seen = self._seen_in(self._storage, loss, w, b, guess, NONE, norm)
+        self._check(float(norm[0]))
         return seen
 
-    @property
-    def _is_measured(self) -> bool:
-        """Whether it is worth to know how far rows reach."""
+    def _check(self, largest: float) -> None:
+        """Check X, of which no entry is larger than this if it is a number."""
+        if self.unread and not is_of_scale(largest, self.n_entries):
+            require_features(self.stored)
+        self.unread = False
+
+    def _spares(self, guess: Guess) -> bool:
+        """Whether a visit near to another may leave rows out, and how far they reach is needed."""
         is_large = self.n_features >= _LONG and self.n_entries >= _LARGE
-        return is_large and self.has("bounds") and self.is_by_rows
+        if not (is_large and guess.kind == CHI2 and self.has("bounds") and self.is_by_rows):
+            return False
+        return self._is_less(1.0 / guess.cap)  # no fewer rows have weight
+
+    def _is_less(self, share: float) -> bool:
+        """Whether to pick so many rows out costs less than to read all of them."""
+        size = self.n_features * self.stored.itemsize
+        return share * (_PICKED * size + _MEANWHILE) < size
+
+    def _measure(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> Seen:
+        """A reading of X that also tells ``||unit x_i||``."""
+        unit, reach = self._unit(), np.empty(self.n_samples)
+        seen = self._seen_in(self._storage, loss, w, b, guess, unit, reach)
+        self._check(float(reach.max() / unit.min()))
+        # Of what is so small nothing is known: its squares were rounded to 0, or nearly.
+        if reach.min() < _NO_SIZE:
+            reach[reach < _NO_SIZE] = math.inf
+        self.reach = unit, reach
+        return seen
 
     def _unit(self) -> Vector:
         """About one over the size of each feature."""
         unit = np.ones(self.n_features)
-        if self.is_by_rows:
-            count = max(1, min(_MEASURED, self.n_samples, _AT_ONCE // self.n_features))
-            index = np.arange(count, dtype=np.int64) * self.n_samples // count
-            some, _ = gathered(self.stored, index, np.float64)
-            with np.errstate(over="ignore"):  # whoever reads all of it will say so
-                size = np.sqrt(np.einsum("ij,ij->j", some, some) / count)
-            np.divide(1.0, size, out=unit, where=(size > _NO_SIZE) & (size < 1.0 / _NO_SIZE))
+        count = max(1, min(_MEASURED, self.n_samples, _AT_ONCE // self.n_features))
+        index = np.arange(count, dtype=np.int64) * self.n_samples // count
+        some, _ = gathered(self.stored, index, np.float64)
+        with np.errstate(over="ignore"):  # whoever reads all of it will say so
+            size = np.sqrt(np.einsum("ij,ij->j", some, some) / count)
+        np.divide(1.0, size, out=unit, where=(size > _NO_SIZE) & (size < 1.0 / _NO_SIZE))
         return unit
-
-    def _measured(self, unit: Vector, reach: Vector) -> None:
-        """Take note of ``||unit x_i||``; if X was not checked yet, that tells."""
-        if self.unread and not is_of_scale(float(reach.max() / unit.min()), self.n_entries):
-            require_features(self.stored)
-        # Of what is so small nothing is known: its squares were rounded to 0, or nearly.
-        if reach.min() < _NO_SIZE:
-            reach[reach < _NO_SIZE] = math.inf
-        self.unread, self.reach = False, (unit, reach)
 
     def _asked(self, loss: Any, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """What kernels of visits are given between X and a guess."""
@@ -274,7 +292,7 @@ class ArrayVisits(ArrayCurvature):
         unit: Vector = NONE,
         reach: Vector = NO_ROOM,
     ) -> Seen:
-        """The same, wherever the entries are; and ``||unit x_i||`` if there is room."""
+        """The same, wherever the entries are; and ``||unit x_i||`` or the norm of X in the room."""
         # In one piece: of fresh memory the system gives large pages to large pieces.
         raw, losses, slopes = np.empty((3, self.n_samples))
         first, second = np.empty((2, self.n_features + 1))
