@@ -236,6 +236,39 @@ def test_how_far_rows_reach(storage):
             np.testing.assert_allclose(norm, np.linalg.norm(X), rtol=(n * d + 4) * EPS)
 
 
+@pytest.mark.parametrize("storage", STORAGES)
+def test_products_with_all_rows(storage):
+    """``X w + b`` and ``X' c``: the same bits by any number of threads, rows without c not read."""
+    for n, d in [(1, 1), (5, 3), (64, 16), (131, 50), (700, 7), (130, 1400)]:
+        X, _, _, w, c = data(n, d, n)
+        stored = STORAGES[storage](X)
+        exact = stored.astype(np.float64)
+        exact = exact.toarray() if sp.issparse(stored) else exact
+        size = np.abs(exact).max() * np.abs(w).sum() + 1.0
+        for rows in (np.arange(n), np.arange(0, n, 3), np.arange(0)):
+            some = np.zeros(n)
+            some[rows] = c[rows]
+            bits = set()
+            for n_threads in (1, 3):
+                raw, out = np.full(n, np.nan), np.full(d, np.nan)
+                kernels.predict(*arrays_of(stored), 3, n_threads, w, 0.3, raw)
+                close(raw, exact @ w + 0.3, size, 4 * d)
+                kernels.sum_rows(*arrays_of(stored), 3, n_threads, some, out)
+                close(out, exact.T @ some, np.abs(exact).max() * np.abs(some).sum(), 4 * n)
+                bits.add(raw.tobytes() + out.tobytes())
+            assert len(bits) == 1
+            poisoned = stored.copy()
+            if sp.issparse(poisoned):
+                poisoned.data[
+                    np.isin(np.repeat(np.arange(n), np.diff(stored.indptr)), rows, invert=True)
+                ] = np.nan
+            else:
+                poisoned[np.setdiff1d(np.arange(n), rows)] = np.nan
+            again = np.empty(d)
+            kernels.sum_rows(*arrays_of(poisoned), 3, 1, some, again)
+            np.testing.assert_array_equal(again, out)
+
+
 def near(X, y, p, w, b, loss, baseline, guess, before, bounds, n_parts=1, n_threads=1):
     """As `visit`, next to the vectors of a visit before."""
     n, d = X.shape

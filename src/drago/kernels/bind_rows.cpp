@@ -34,14 +34,6 @@ template <class T>
 void bind_dense(nb::module_& m) {
     using X = Array2<const T>;
     m.def(
-        "accumulate_rows",
-        [](X x, Ints index, InArray c, OutArray out) {
-            const Released released(index.size() * x.shape(1));
-            accumulate_rows(view(x), view(index), view(c), view(out));
-        },
-        "X"_a.noconvert(), "index"_a.noconvert(), "c"_a.noconvert(), "out"_a.noconvert(),
-        "``out += sum over i in index of c_i x_i``.");
-    m.def(
         "block_evaluate",
         [](X x, Index k, Index count, Index group, Index lo, Index hi, InArray w, double b,
            int code, double parameter, InArray y, OutArray losses, OutArray slopes) {

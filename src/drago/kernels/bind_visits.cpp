@@ -89,13 +89,38 @@ SparseRows<T, I> sparse(Array1<const T> data, Array1<const I> indices, Array1<co
     return {{view(data), view(indices), view(indptr)}};
 }
 
+// Visits and products for one kind of storage.
+template <class Rows, class... Storage, class... Names>
+void bind_memory(nb::module_& m, Rows (*open)(Storage...), Names... names) {
+    bind_storage(m, open, names...);
+    m.def(
+        "predict",
+        [open](Storage... storage, Index n_parts, Index n_threads, InArray w, double b,
+               OutArray raw) {
+            const nb::gil_scoped_release released;
+            predict_all(open(storage...), {static_cast<Index>(raw.size()), n_parts}, n_threads,
+                        view(w), b, view(raw));
+        },
+        names..., "n_parts"_a, "n_threads"_a, "w"_a.noconvert(), "b"_a, "raw"_a.noconvert(),
+        "``raw = X w + b``.");
+    m.def(
+        "sum_rows",
+        [open](Storage... storage, Index n_parts, Index n_threads, InArray c, OutArray out) {
+            const nb::gil_scoped_release released;
+            sum_all(open(storage...), {static_cast<Index>(c.size()), n_parts}, n_threads, view(c),
+                    view(out));
+        },
+        names..., "n_parts"_a, "n_threads"_a, "c"_a.noconvert(), "out"_a.noconvert(),
+        "``out = sum of c_i x_i``; rows with ``c_i = 0`` are not read.");
+}
+
 template <class T>
 void bind_type(nb::module_& m) {
-    bind_storage(m, dense<T>, "X"_a.noconvert());
-    bind_storage(m, sparse<T, std::int32_t>, "data"_a.noconvert(), "indices"_a.noconvert(),
-                 "indptr"_a.noconvert());
-    bind_storage(m, sparse<T, std::int64_t>, "data"_a.noconvert(), "indices"_a.noconvert(),
-                 "indptr"_a.noconvert());
+    bind_memory(m, dense<T>, "X"_a.noconvert());
+    bind_memory(m, sparse<T, std::int32_t>, "data"_a.noconvert(), "indices"_a.noconvert(),
+                "indptr"_a.noconvert());
+    bind_memory(m, sparse<T, std::int64_t>, "data"_a.noconvert(), "indices"_a.noconvert(),
+                "indptr"_a.noconvert());
 }
 
 }  // namespace

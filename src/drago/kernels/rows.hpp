@@ -108,21 +108,6 @@ inline void add_row(const T* __restrict x, Index d, double c, double* __restrict
     for (Index j = 0; j < d; ++j) out[j] += c * x[j];
 }
 
-// out += sum over i in index of c_i x_i; four rows at a time, for `out` stays in cache.
-template <class T>
-inline void accumulate_rows(Mat<const T> X, Vec<const std::int64_t> index, In c, Out out) {
-    const Index n = index.size, d = X.cols, whole = n - n % 4, ahead = ahead_picked(X);
-    const bool is_short = d <= 512;  // of long rows memory sends more without being asked
-    for (Index r = 0; r < whole; r += 4) {
-        const std::int64_t* i = index.data + r;
-        for (Index k = 0; k < 4; ++k)
-            if (is_short && r + k + ahead < n) ask(X.row(i[k + ahead]), d);
-        const double some[4] = {c[i[0]], c[i[1]], c[i[2]], c[i[3]]};
-        add_rows<T>({X.row(i[0]), X.row(i[1]), X.row(i[2]), X.row(i[3])}, d, some, out.data);
-    }
-    for (Index r = whole; r < n; ++r) add_row(X.row(index[r]), d, c[index[r]], out.data);
-}
-
 // The rows first to last of out = those of X that are listed, each times its factor if there are
 // any; the sum of their squares, which is not finite where an entry or a square is not.
 template <class T, class S>

@@ -30,12 +30,15 @@ struct DenseRows {
     const T* last;
 
     explicit DenseRows(Mat<const T> X)
-        : visited(X), all(visited(Neighbours{0, X.rows, 0})), asked{X.data, X.row(X.rows)},
-          last(X.data) {}
+        : visited(X), all(visited(Neighbours{0, X.rows, 0})), asked{X.data, X.data}, last(X.data) {}
 
     // In memory they are the same for all threads and parts.
     DenseRows of_thread() const { return *this; }
-    void enter(Index, Index stop) { asked = {all.X.data, all.row(stop)}; }
+    // Of long rows memory sends more without being asked.
+    void enter(Index, Index stop) {
+        const bool is_long = all.X.cols * Index(sizeof(T)) > AHEAD_BYTES;
+        asked = {all.X.data, is_long ? all.X.data : all.row(stop)};
+    }
     Index some() const { return visited.some; }
     void predict(Index first, Index stop, const double* w, double* z) {
         drago::predict(all, first, stop, w, z, asked);
@@ -243,6 +246,17 @@ inline void sum_parts(Mat<const double> partial, Out out) {
         for (Index j = 0; j < out.size; ++j) out[j] += partial(k, j);
 }
 
+// Calls work(rows, lo, hi, k) for each part k.
+template <class Rows, class Work>
+inline void in_parts_of(const Rows& rows, Parts parts, Index n_threads, Work work) {
+    in_parts_with(parts.count, n_threads, [&] {
+        return [&, own = rows.of_thread()](Index k) mutable {
+            own.enter(k, parts.begin(k + 1));
+            work(own, parts.begin(k), parts.begin(k + 1), k);
+        };
+    });
+}
+
 // Calls work(rows, lo, hi, first, second) for each part, which adds to sums of its own and tells
 // its tally; the sums of all parts are added in their order.
 template <class Rows, class Work>
@@ -253,12 +267,8 @@ inline Tally visit_parts(const Rows& rows, Parts parts, Index n_threads, Out fir
     const Mat<double> one(room.data(), parts.count, m);
     const Mat<double> two(room.data() + m * parts.count, parts.count, m);
     std::vector<Tally> tallies(parts.count);
-    in_parts_with(parts.count, n_threads, [&] {
-        return [&, own = rows.of_thread()](Index k) mutable {
-            own.enter(k, parts.begin(k + 1));
-            tallies[k] = work(own, parts.begin(k), parts.begin(k + 1), Out{one.row(k), m},
-                              Out{two.row(k), m});
-        };
+    in_parts_of(rows, parts, n_threads, [&](auto& own, Index lo, Index hi, Index k) {
+        tallies[k] = work(own, lo, hi, Out{one.row(k), m}, Out{two.row(k), m});
     });
     sum_parts(one, first);
     sum_parts(two, second);
@@ -271,6 +281,47 @@ inline Tally visit_parts(const Rows& rows, Parts parts, Index n_threads, Out fir
         total.squares += each.squares;
     }
     return total;
+}
+
+// out = the sum over the parts of what work(rows, lo, hi, sum) adds to a sum of its own.
+template <class Rows, class Work>
+inline void sum_in_parts(const Rows& rows, Parts parts, Index n_threads, Out out, Work work) {
+    Scratch room(out.size * parts.count, 0.0);
+    const Mat<double> partial(room.data(), parts.count, out.size);
+    in_parts_of(rows, parts, n_threads, [&](auto& own, Index lo, Index hi, Index k) {
+        work(own, lo, hi, Out{partial.row(k), out.size});
+    });
+    sum_parts(partial, out);
+}
+
+// raw = X w + b.
+template <class Rows>
+inline void predict_all(const Rows& rows, Parts parts, Index n_threads, In w, double b, Out raw) {
+    in_parts_of(rows, parts, n_threads, [&](auto& own, Index lo, Index hi, Index) {
+        for (Index start = lo; start < hi; start += own.some()) {
+            const Index stop = std::min(start + own.some(), hi);
+            own.predict(start, stop, w.data, raw.data + start);
+            for (Index r = start; r < stop; ++r) raw[r] += b;
+        }
+    });
+}
+
+// out = the sum of c_i x_i. Rows with c_i = 0 are not read.
+template <class Rows>
+inline void sum_all(const Rows& rows, Parts parts, Index n_threads, In c, Out out) {
+    constexpr Index together = 1024;
+    sum_in_parts(rows, parts, n_threads, out, [&](auto& own, Index lo, Index hi, Out partial) {
+        std::int64_t some[together];
+        double weights[together];
+        for (Index start = lo; start < hi; start += together) {
+            Index count = 0;
+            for (Index r = start; r < std::min(start + together, hi); ++r) {
+                some[count] = r, weights[count] = c[r];
+                count += c[r] != 0.0;
+            }
+            own.template add<true>(some, weights, count, partial.data);
+        }
+    });
 }
 
 template <class Rows>
@@ -301,15 +352,9 @@ inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const
         if (!(with.a * tally.first + std::fabs(with.b) * tally.second <= HEAVIEST))
             with = {0.0, 0.0};
     }
-    Scratch room(m * parts.count, 0.0);
-    const Mat<double> partial(room.data(), parts.count, m);
-    in_parts_with(parts.count, n_threads, [&] {
-        return [&, own = rows.of_thread()](Index k) mutable {
-            own.enter(k, parts.begin(k + 1));
-            add_rest(own, parts.begin(k), parts.begin(k + 1), guess, with, of, {partial.row(k), m});
-        };
+    sum_in_parts(rows, parts, n_threads, out, [&](auto& own, Index lo, Index hi, Out partial) {
+        add_rest(own, lo, hi, guess, with, of, partial);
     });
-    sum_parts(partial, out);
     // Sums that are not used need not be finite.
     for (Index j = 0; guess.kind != NO_GUESS && j < m; ++j) {
         if (with.a != 0.0) out[j] += with.a * first[j];

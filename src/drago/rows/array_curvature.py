@@ -39,8 +39,18 @@ def _about_least(weight: Vector, size: int) -> float:
     some = weight[:: weight.size // (_MANY // 8)]
     if np.count_nonzero(some) * weight.size <= _ABOUT_ALL * size * some.size:
         return 0.0
-    rank = max(0, some.size - max(1, some.size * size // weight.size))
+    few = some.size * size / weight.size
+    rank = max(0, some.size - 1 - int(few + 2.0 * few**0.5))  # rather some more than too few
     return float(np.partition(some, rank)[rank])
+
+
+def _greatest(weight: Vector, index: Index, size: int) -> Index:
+    """So many of the rows that have the greatest weights; evenly spaced where these are alike."""
+    weight = weight[index]
+    about_equal = index[weight > 0.5 * weight.max()]
+    if about_equal.size > size:
+        return _spread(about_equal, size)
+    return np.sort(index[np.argpartition(-weight, size)[:size]])
 
 
 class Chosen:
@@ -132,14 +142,12 @@ class ArrayCurvature(RowStore):
                 return Chosen(index)
             if size < index.size <= 1.1 * size:
                 return Chosen(_spread(index, size))
+            if size < index.size:
+                return Chosen(_greatest(weight, index, size))
         index = np.flatnonzero(weight > 0)
         if index.size <= size:
             return Chosen(index)
-        weight = weight[index]
-        about_equal = index[weight > 0.5 * greatest]
-        if about_equal.size > size:
-            return Chosen(_spread(about_equal, size))
-        return Chosen(np.sort(index[np.argpartition(-weight, size)[:size]]))
+        return Chosen(_greatest(weight, index, size))
 
     def size(self, chosen: Chosen) -> int:
         return int(chosen.index.size)

@@ -28,11 +28,9 @@ Array = npt.NDArray[Any]
 
 # Entries of a block of X that is converted to float64 at a time.
 _CHUNK = 1 << 18
-# Share of the rows below which they are worth being picked out of a matrix that large, and how
-# many are looked at to tell.
-_FEW = 0.25
-_LARGE = 1 << 22
-_STRIDE = 61
+# Entries of X from which it is worth to know which rows need not be read; and from which our own
+# products with one column are faster than those of BLAS, which is in the cache with fewer.
+_LARGE, _BEYOND_CACHE = 1 << 22, 1 << 20
 # Entries of X in a part that a thread takes at once.
 _AT_ONCE = 1 << 19
 # Features from which on a guess of the weights costs less than a second reading of the tail. The
@@ -162,6 +160,11 @@ class ArrayVisits(ArrayCurvature):
             raw = np.empty((self.n_samples, w.shape[1]))
             kernels.narrow_predict(X, np.ascontiguousarray(w), np.ascontiguousarray(b), raw)
             return raw
+        if self.n_entries >= _BEYOND_CACHE and self._is_one_by_rows(w.shape[1]):
+            raw = np.empty((self.n_samples, 1))
+            model = np.ascontiguousarray(w[:, 0]), float(b[0])
+            kernels.predict(*self._storage, *self._work, *model, raw[:, 0])
+            return raw
         if X.dtype == np.float64:
             product = X @ (w[:, 0] if w.shape[1] == 1 else w)
             raw = np.asarray(product, dtype=np.float64).reshape(self.n_samples, -1)
@@ -192,9 +195,11 @@ class ArrayVisits(ArrayCurvature):
         return Evaluation(w, b, raw, losses, dlosses)
 
     def visits_once(self, loss: Any, n_outputs: int) -> bool:
-        if n_outputs > 1 or not loss.has_kernels:
-            return False
-        return self.is_sparse or self.is_by_rows
+        return loss.has_kernels and self._is_one_by_rows(n_outputs)
+
+    def _is_one_by_rows(self, n_outputs: int) -> bool:
+        """Whether there is one output, and X is such that our own products read it."""
+        return n_outputs == 1 and (self.is_sparse or self.is_by_rows)
 
     def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
         """X is read once, and then the rows alone whose weights were not as they were guessed."""
@@ -276,11 +281,15 @@ class ArrayVisits(ArrayCurvature):
         np.divide(1.0, size, out=unit, where=(size > _NO_SIZE) & (size < 1.0 / _NO_SIZE))
         return unit
 
+    @property
+    def _work(self) -> tuple[int, int]:
+        """In how many parts X is read, and by how many threads."""
+        return self._n_parts, threads_for(self.n_entries)
+
     def _asked(self, loss: Any, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """What kernels of visits are given between X and a guess."""
-        work = self._n_parts, threads_for(self.n_entries)
         model = np.ascontiguousarray(w[:, 0]), float(b[0]), loss.code, loss.parameter
-        return *work, *model, self.y, self.p, self.kernel_baseline
+        return *self._work, *model, self.y, self.p, self.kernel_baseline
 
     def _seen_in(
         self,
@@ -320,8 +329,7 @@ class ArrayVisits(ArrayCurvature):
         out = np.empty(self.n_features + 1)
         kernels.gradient_after(
             *self._storage,
-            self._n_parts,
-            threads_for(self.n_entries),
+            *self._work,
             self.p,
             q,
             q if seen is None else seen.evaluation.losses,
@@ -339,13 +347,13 @@ class ArrayVisits(ArrayCurvature):
     def weighted_sum(self, c: Matrix) -> Matrix:
         """``X' c`` in float64, shape (n_features, columns of c).
 
-        Rows of X whose entries of `c` are all 0, as those outside of a tail, are not visited where
-        they are many.
+        With one column rows of large data whose entry is 0, as those outside of a tail, are not
+        read.
         """
         X = self.X
-        if self._are_few(c):
-            out = np.zeros(self.n_features)
-            kernels.accumulate_rows(X, np.flatnonzero(c[:, 0]), c[:, 0], out)
+        if self.n_entries >= _BEYOND_CACHE and self._is_one_by_rows(c.shape[1]):
+            out = np.empty(self.n_features)
+            kernels.sum_rows(*self._storage, *self._work, np.ascontiguousarray(c[:, 0]), out)
             return out[:, None]
         if X.dtype == np.float64:
             product = X.T @ (c[:, 0] if c.shape[1] == 1 else c)
@@ -355,15 +363,8 @@ class ArrayVisits(ArrayCurvature):
             out += X[rows].astype(np.float64).T @ c[rows]
         return out
 
-    def _are_few(self, c: Matrix) -> bool:
-        """Whether to pick out the rows with an entry in `c`; judged by some of them."""
-        if c.shape[1] > 1 or self.is_sparse or self.n_entries < _LARGE:
-            return False
-        some = c[::_STRIDE, 0]
-        return self.is_by_rows and bool(np.count_nonzero(some) < _FEW * some.size)
-
     def gradient(self, dlosses: Matrix, q: Vector) -> Gradient:
-        if dlosses.shape[1] == 1 and (self.is_sparse or self.is_by_rows):
+        if self._is_one_by_rows(dlosses.shape[1]):
             return self._gradient(dlosses, q)
         if dlosses.shape[1] == 1:
             weighted = q * dlosses[:, 0]
