@@ -223,11 +223,16 @@ def test_how_far_rows_reach(storage):
         given = (stored, y, p, w, 0.3, LOSSES["squared"], np.empty(0), guess)
         for n_threads in (1, 3):
             reach = np.full(n, np.nan)
-            seen = visit(*given, 3, n_threads, unit, reach)
-            for found, plain in zip(seen, visit(*given, 3, n_threads)):
-                np.testing.assert_array_equal(found, plain)
-            # Each entry is rounded when it is scaled and squared, and then d of them are added.
-            np.testing.assert_allclose(reach, np.linalg.norm(unit * X, axis=1), rtol=(d + 4) * EPS)
+            if sp.issparse(stored):
+                with pytest.raises(ValueError, match="not measured"):
+                    visit(*given, 3, n_threads, unit, reach)
+            else:
+                seen = visit(*given, 3, n_threads, unit, reach)
+                for found, plain in zip(seen, visit(*given, 3, n_threads)):
+                    np.testing.assert_array_equal(found, plain)
+                # Each entry is rounded when it is scaled and squared, and then d of them are added.
+                exact = np.linalg.norm(unit * X, axis=1)
+                np.testing.assert_allclose(reach, exact, rtol=(d + 4) * EPS)
             norm = np.full(1, np.nan)
             seen = visit(*given, 3, n_threads, None, norm)
             for found, plain in zip(seen, visit(*given, 3, n_threads)):

@@ -24,6 +24,8 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
                double nu, double cap, OutArray raw, OutArray losses, OutArray slopes,
                InArray unit, OutArray reach, OutArray first, OutArray second) {
             require_no_guess<Rows>(kind);
+            if (!Rows::measures && unit.size() > 0)
+                throw nb::value_error("rows of this kind are not measured: unit must be empty");
             const nb::gil_scoped_release released;
             const Seen seen{view(y),      view(p),      view(baseline), view(raw),
                             view(losses), view(slopes), view(unit),     view(reach)};
@@ -39,8 +41,8 @@ void bind_storage(nb::module_& m, Rows (*open)(Storage...), Names... names) {
         "unit"_a.noconvert(), "reach"_a.noconvert(), "first"_a.noconvert(),
         "second"_a.noconvert(),
         "Predictions, losses, slopes, and their sums at guessed weights; how many are not finite,\n"
-        "and the sums of both kinds of guessed weights. Where there is room, also ``||unit x||``\n"
-        "of the rows, or without units the norm of X, for rows in arrays.");
+        "and the sums of both kinds of guessed weights. With units, for dense rows in arrays, also\n"
+        "``||unit x||`` of the rows; without, where there is room for it, the norm of X.");
     m.def(
         "gradient_after",
         [open](Storage... storage, Index n_parts, Index n_threads, InArray p, InArray q,

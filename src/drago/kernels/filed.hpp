@@ -115,7 +115,7 @@ void make_room(std::vector<T>& room, Index size) {
 // Dense rows of a column, from the row `start` on.
 template <class T>
 struct FiledDense {
-    static constexpr bool guesses = true, keeps = true;
+    static constexpr bool guesses = true, keeps = true, measures = false;
     using Rows = DenseRows<T>;
     using Room = std::vector<T>;
     Filed<T> X;
@@ -138,7 +138,7 @@ struct FiledDense {
 // CSR rows, with the pointers of these rows into the columns.
 template <class T>
 struct FiledCsr {
-    static constexpr bool guesses = false, keeps = false;
+    static constexpr bool guesses = false, keeps = false, measures = false;
     using I = std::int32_t;
     using Rows = SparseRows<T, I>;
     struct Room {
@@ -188,7 +188,8 @@ struct FiledCsr {
 template <class Storage>
 class Window {
   public:
-    static constexpr bool guesses = Storage::guesses, keeps = Storage::keeps, measures = false;
+    static constexpr bool guesses = Storage::guesses, keeps = Storage::keeps;
+    static constexpr bool measures = Storage::measures, checks = false;
 
     explicit Window(const Storage& of) : of_(of), here_(of.none()), some_(here_.some()) {}
 

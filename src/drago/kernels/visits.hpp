@@ -22,7 +22,7 @@ namespace drago {
 // The rows of a dense matrix.
 template <class T>
 struct DenseRows {
-    static constexpr bool guesses = true, keeps = false, measures = true;
+    static constexpr bool guesses = true, keeps = false, measures = true, checks = true;
     Visited<T> visited;
     Following<T> all;
     Asked<T> asked;
@@ -74,7 +74,7 @@ struct DenseRows {
 // The rows of a CSR matrix: so short that a guess costs more than it saves.
 template <class T, class I>
 struct SparseRows {
-    static constexpr bool guesses = false, keeps = false, measures = true;
+    static constexpr bool guesses = false, keeps = false, measures = false, checks = true;
     Csr<T, I> X;
 
     SparseRows of_thread() const { return *this; }
@@ -89,18 +89,6 @@ struct SparseRows {
             double total = 0.0;
             for (Index j = begin; j < end; ++j) total += data[j] * w[indices[j]];
             *z = total;
-        }
-    }
-    void measure(Index first, Index last, const double* w, double* z, const double* unit,
-                 double* squares) const {
-        predict(first, last, w, z);
-        for (Index r = first; r < last; ++r, ++squares) {
-            double total = 0.0;
-            for (Index j = X.indptr[r]; j < X.indptr[r + 1]; ++j) {
-                const double v = X.data[j] * unit[X.indices[j]];
-                total += v * v;
-            }
-            *squares = total;
         }
     }
     double all_squares(Index first, Index last) const {
@@ -118,8 +106,8 @@ struct SparseRows {
     }
 };
 
-// Vectors of the rows that a visit reads and fills. Where there is room for each row, the reach is
-// ||unit x||, with a unit of each feature; where there is room for one, the norm of X.
+// Vectors of the rows that a visit reads and fills. With a unit of each feature, for dense rows in
+// memory, the reach is ||unit x|| of each row; without, where there is room for it, the norm of X.
 struct Seen {
     In y, p, baseline;
     Out raw, losses, slopes;
@@ -189,7 +177,7 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
             }
         }
         if (!is_measured) rows.predict(start, start + size, model.w, raw.data);
-        if constexpr (Rows::measures) {
+        if constexpr (Rows::checks) {
             if (!is_measured && !seen.reach.empty())
                 tally.squares += rows.all_squares(start, start + size);
         }
