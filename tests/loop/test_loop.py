@@ -1,5 +1,6 @@
 """The loop: exits, warnings, clocks, history, certificates, and methods of one's own."""
 
+import itertools
 import warnings
 from dataclasses import FrozenInstanceError, dataclass, fields
 from types import SimpleNamespace
@@ -168,6 +169,17 @@ def test_time_limit_by_the_clock(monkeypatch):
     result = quiet_solve(problem, method, tol=0.0, time_limit=10.5)
     assert result.status == "time_limit" and result.n_iter == 11
     assert "time_limit=10.5 s reached after 11 iterations" in result.message
+    check_sound(problem, result)
+
+
+@pytest.mark.parametrize("limit", range(2, 40))
+def test_no_moment_ends_a_solve_without_a_certificate(monkeypatch, limit):
+    """Time may run out anywhere; here it goes on with every look at the clock."""
+    looks = itertools.count()
+    problem = make()
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter=lambda: float(next(looks))))
+    result = quiet_solve(problem, GradientDescent(1e-3), tol=0.0, time_limit=limit + 0.5)
+    assert result.status == "time_limit" and np.isfinite([result.gap, result.rel_gap]).all()
     check_sound(problem, result)
 
 

@@ -148,7 +148,10 @@ class Loop:
         limit = self.max_iter is not None and iterate.n_iter >= self.max_iter
         self.clock.visited(iterate.n_passes)
         late = self.is_out_of_time
-        if limit or late or self._is_due(iterate):
+        is_judged = limit or late or self._is_due(iterate)
+        if not is_judged and self.clock.is_late:  # since a moment ago
+            is_judged = late = True
+        if is_judged:
             self._judge(iterate, self._credit(iterate, late))
         if self.goal.is_certified(self.best):
             self.stop(Status.OPTIMAL)
@@ -156,7 +159,7 @@ class Loop:
             self.stop(Status.STATIONARY)
         if limit:
             self.stop(Status.MAX_ITER)
-        if late or self.clock.is_late:
+        if late or (is_judged and self.clock.is_late):
             self.stop(Status.TIME_LIMIT)
         if self.budget.is_spent(iterate.n_passes):
             raise Enough
