@@ -14,6 +14,7 @@
 #include <numpy/ndarraytypes.h>
 
 #include <cstdint>
+#include <variant>
 
 #include "views.hpp"
 
@@ -46,6 +47,12 @@ using Array2 = Array<T, 2>;
 
 using InArray = Array1<const double>;
 using OutArray = Array1<double>;
+
+// Arguments of either type. A function of them is bound once for both: what nanobind makes of one
+// with twenty arguments takes longer to compile than what it does.
+using AnyMatrix = std::variant<Array2<const double>, Array2<const float>>;
+using AnyVector = std::variant<Array1<const double>, Array1<const float>>;
+using AnyInts = std::variant<Array1<const std::int32_t>, Array1<const std::int64_t>>;
 
 template <class T>
 Vec<T> view(const Array1<T>& array) {
@@ -83,8 +90,9 @@ inline PyTypeObject* array_type() {
     return found;
 }
 
+// Not inlined: it would be compiled for each argument of each function.
 template <class A>
-bool read_array(PyObject* source, A& out) {
+[[gnu::noinline]] bool read_array(PyObject* source, A& out) {
     using T = typename A::Entry;
     if (!PyObject_TypeCheck(source, array_type())) return false;
     auto* array = reinterpret_cast<PyArrayObject*>(source);
@@ -99,6 +107,11 @@ bool read_array(PyObject* source, A& out) {
         out.sizes[k] = static_cast<std::size_t>(PyArray_DIMS(array)[k]);
     return true;
 }
+
+// Sparse rows of any types.
+using AnyCsr = std::variant<Csr<double, std::int32_t>, Csr<double, std::int64_t>,
+                            Csr<float, std::int32_t>, Csr<float, std::int64_t>>;
+AnyCsr csr(const AnyVector& data, const AnyInts& indices, const AnyInts& indptr);
 
 // A new NumPy vector that owns its entries.
 inline nb::ndarray<nb::numpy, double, nb::ndim<1>> new_vector(Index size) {
@@ -127,6 +140,18 @@ struct type_caster<drago::Array<T, axes>> {
 
     bool from_python(handle source, std::uint8_t, cleanup_list*) noexcept {
         return drago::read_array(source.ptr(), value);
+    }
+};
+
+// The first of these that it is.
+template <class... T, int axes>
+struct type_caster<std::variant<drago::Array<T, axes>...>> {
+    using Given = std::variant<drago::Array<T, axes>...>;
+    NB_TYPE_CASTER(Given, const_name("numpy.ndarray"))
+
+    bool from_python(handle source, std::uint8_t, cleanup_list*) noexcept {
+        return (drago::read_array(source.ptr(), value.template emplace<drago::Array<T, axes>>()) ||
+                ...);
     }
 };
 

@@ -17,7 +17,13 @@ using nb::literals::operator""_a;
 using Ints = Array1<const std::int64_t>;
 using InMatrix = Array2<const double>;
 using OutMatrix = Array2<double>;
+using OutInts = std::variant<Array1<std::int32_t>, Array1<std::int64_t>>;
 using Room = Array2<std::int64_t>;
+
+template <class T, class I>
+Csr<T, I> of_views(Vec<const T> data, Vec<const I> indices, Vec<const I> indptr) {
+    return {data, indices, indptr};
+}
 
 // Lets other threads run while there is work for more than a few microseconds.
 class Released {
@@ -30,16 +36,17 @@ class Released {
     std::optional<nb::gil_scoped_release> release_;
 };
 
-template <class T>
 void bind_dense(nb::module_& m) {
-    using X = Array2<const T>;
     m.def(
         "block_evaluate",
-        [](X x, Index k, Index count, Index group, Index lo, Index hi, InArray w, double b,
+        [](AnyMatrix X, Index k, Index count, Index group, Index lo, Index hi, InArray w, double b,
            int code, double parameter, InArray y, OutArray losses, OutArray slopes) {
             const nb::gil_scoped_release released;
-            block_evaluate(view(x), {k, count, group, lo, hi}, view(w), b, code, parameter,
-                           view(y), view(losses), view(slopes));
+            const auto evaluate = [&](auto x) {
+                block_evaluate(view(x), {k, count, group, lo, hi}, view(w), b, code, parameter,
+                               view(y), view(losses), view(slopes));
+            };
+            std::visit(evaluate, X);
         },
         "X"_a.noconvert(), "k"_a, "count"_a, "group"_a, "lo"_a, "hi"_a, "w"_a.noconvert(), "b"_a,
         "code"_a, "parameter"_a, "y"_a.noconvert(), "losses"_a.noconvert(),
@@ -47,12 +54,16 @@ void bind_dense(nb::module_& m) {
         "Losses of the places `lo` to `hi`, and slopes if there is room for any.");
     m.def(
         "block_correct",
-        [](X x, Index k, Index count, Index group, Index lo, Index hi, InArray w, double b,
+        [](AnyMatrix X, Index k, Index count, Index group, Index lo, Index hi, InArray w, double b,
            int code, double parameter, InArray y, InArray q, InArray product, Room picked,
            OutArray out) {
             const nb::gil_scoped_release released;
-            return block_correct(view(x), {k, count, group, lo, hi}, view(w), b, code, parameter,
-                                 view(y), view(q), view(product), view(picked), view(out));
+            const auto correct = [&](auto x) {
+                return block_correct(view(x), {k, count, group, lo, hi}, view(w), b, code,
+                                     parameter, view(y), view(q), view(product), view(picked),
+                                     view(out));
+            };
+            return std::visit(correct, X);
         },
         "X"_a.noconvert(), "k"_a, "count"_a, "group"_a, "lo"_a, "hi"_a, "w"_a.noconvert(), "b"_a,
         "code"_a, "parameter"_a, "y"_a.noconvert(), "q"_a.noconvert(), "product"_a.noconvert(),
@@ -60,11 +71,16 @@ void bind_dense(nb::module_& m) {
         "``out = sum over the places of x (q s - product)``; returns the sum without x.");
     m.def(
         "block_gradient",
-        [](X x, Ints starts, Index group, Index lo, Index hi, InArray w, double b, int code,
-           double parameter, InArray y, InArray q, double least, Room picked, OutArray out) {
+        [](AnyMatrix X, Ints starts, Index group, Index lo, Index hi, InArray w, double b,
+           int code, double parameter, InArray y, InArray q, double least, Room picked,
+           OutArray out) {
             const nb::gil_scoped_release released;
-            return block_gradient(view(x), view(starts), group, lo, hi, view(w), b, code,
-                                  parameter, view(y), view(q), least, view(picked), view(out));
+            const auto gradient = [&](auto x) {
+                return block_gradient(view(x), view(starts), group, lo, hi, view(w), b, code,
+                                      parameter, view(y), view(q), least, view(picked),
+                                      view(out));
+            };
+            return std::visit(gradient, X);
         },
         "X"_a.noconvert(), "starts"_a.noconvert(), "group"_a, "lo"_a, "hi"_a, "w"_a.noconvert(),
         "b"_a, "code"_a, "parameter"_a, "y"_a.noconvert(), "q"_a.noconvert(), "least"_a,
@@ -72,55 +88,58 @@ void bind_dense(nb::module_& m) {
         "``out = sum of x q s`` over groups of all blocks; returns the sum without x.");
     m.def(
         "block_accumulate",
-        [](X x, Index k, Index count, Index group, Index lo, Index hi, InArray c, Room picked,
-           OutArray out) {
+        [](AnyMatrix X, Index k, Index count, Index group, Index lo, Index hi, InArray c,
+           Room picked, OutArray out) {
             const nb::gil_scoped_release released;
-            block_accumulate(view(x), {k, count, group, lo, hi}, view(c), view(picked),
-                             view(out));
+            const auto accumulate = [&](auto x) {
+                block_accumulate(view(x), {k, count, group, lo, hi}, view(c), view(picked),
+                                 view(out));
+            };
+            std::visit(accumulate, X);
         },
         "X"_a.noconvert(), "k"_a, "count"_a, "group"_a, "lo"_a, "hi"_a, "c"_a.noconvert(),
         "picked"_a.noconvert(), "out"_a.noconvert(), "``out = sum over the places of c x``.");
 }
 
-template <class T, class I>
 void bind_csr(nb::module_& m) {
     m.def(
         "csr_predict",
-        [](Array1<const T> data, Array1<const I> indices, Array1<const I> indptr, Index first,
-           Index stride, InMatrix w, OutMatrix raw) {
+        [](AnyVector data, AnyInts indices, AnyInts indptr, Index first, Index stride, InMatrix w,
+           OutMatrix raw) {
             const nb::gil_scoped_release released;
-            csr_predict<T, I>({view(data), view(indices), view(indptr)}, first, stride, view(w),
-                              view(raw));
+            const auto predict = [&](auto X) { csr_predict(X, first, stride, view(w), view(raw)); };
+            std::visit(predict, csr(data, indices, indptr));
         },
         "data"_a.noconvert(), "indices"_a.noconvert(), "indptr"_a.noconvert(), "first"_a,
         "stride"_a, "w"_a.noconvert(), "raw"_a.noconvert(), "``raw = X_block w``.");
     m.def(
         "csr_accumulate",
-        [](Array1<const T> data, Array1<const I> indices, Array1<const I> indptr, Index first,
-           Index stride, InMatrix weights, OutMatrix out) {
+        [](AnyVector data, AnyInts indices, AnyInts indptr, Index first, Index stride,
+           InMatrix weights, OutMatrix out) {
             const nb::gil_scoped_release released;
-            csr_accumulate<T, I>({view(data), view(indices), view(indptr)}, first, stride,
-                                 view(weights), view(out));
+            const auto accumulate = [&](auto X) {
+                csr_accumulate(X, first, stride, view(weights), view(out));
+            };
+            std::visit(accumulate, csr(data, indices, indptr));
         },
         "data"_a.noconvert(), "indices"_a.noconvert(), "indptr"_a.noconvert(), "first"_a,
         "stride"_a, "weights"_a.noconvert(), "out"_a.noconvert(),
         "``out += X_block' weights``.");
 }
 
-template <class I>
 void bind_lists(nb::module_& m) {
     m.def(
         "unsettled_find",
         [](InArray table, InArray change, InArray q, InArray p, Index first, Index last,
-           double low, double high, double cap, Array1<I> where, OutArray level, OutArray weight,
+           double low, double high, double cap, OutInts where, OutArray level, OutArray weight,
            Index start, Index room) {
-            Found found;
-            {
+            const auto find = [&](auto where) {
                 const Released released(static_cast<std::size_t>(last - first));
-                found = unsettled_find<I>(view(table), view(change), view(q), view(p), first,
-                                          last, low, high, cap,
-                                          {view(where), view(level), view(weight)}, start, room);
-            }
+                const Lists lists{view(where), view(level), view(weight)};
+                return unsettled_find(view(table), view(change), view(q), view(p), first, last,
+                                      low, high, cap, lists, start, room);
+            };
+            const Found found = std::visit(find, where);
             return std::make_tuple(found.size, found.capped);
         },
         "table"_a.noconvert(), "change"_a.noconvert(), "q"_a.noconvert(), "p"_a.noconvert(),
@@ -129,20 +148,26 @@ void bind_lists(nb::module_& m) {
         "List the rows whose weight can change; how many, and the mass of those at the cap.");
     m.def(
         "unsettled_collect",
-        [](Array1<const I> where, InArray level, InArray weight, InArray p, Ints starts,
-           Ints sizes, double s, OutArray u, OutArray mass) {
+        [](AnyInts where, InArray level, InArray weight, InArray p, Ints starts, Ints sizes,
+           double s, OutArray u, OutArray mass) {
             const Released released(u.size());
-            return unsettled_collect<I>(view(where), view(level), view(weight), view(p),
-                                        view(starts), view(sizes), s, view(u), view(mass));
+            const auto collect = [&](auto where) {
+                return unsettled_collect(view(where), view(level), view(weight), view(p),
+                                         view(starts), view(sizes), s, view(u), view(mass));
+            };
+            return std::visit(collect, where);
         },
         "where"_a.noconvert(), "level"_a.noconvert(), "weight"_a.noconvert(), "p"_a.noconvert(),
         "starts"_a.noconvert(), "sizes"_a.noconvert(), "s"_a, "u"_a.noconvert(),
         "mass"_a.noconvert(), "The argument of the dual step for all rows in the lists.");
     m.def(
         "unsettled_write",
-        [](Array1<const I> where, InArray weight, Index start, Index size, OutArray q) {
+        [](AnyInts where, InArray weight, Index start, Index size, OutArray q) {
             const Released released(static_cast<std::size_t>(size));
-            unsettled_write<I>(view(where), view(weight), start, size, view(q));
+            const auto write = [&](auto where) {
+                unsettled_write(view(where), view(weight), start, size, view(q));
+            };
+            std::visit(write, where);
         },
         "where"_a.noconvert(), "weight"_a.noconvert(), "start"_a, "size"_a, "q"_a.noconvert(),
         "The weights of a list, put in their places.");
@@ -233,16 +258,20 @@ void bind_vectors(nb::module_& m) {
 
 }  // namespace
 
+AnyCsr csr(const AnyVector& data, const AnyInts& indices, const AnyInts& indptr) {
+    const auto open = [&](auto entries, auto places) -> AnyCsr {
+        const auto* starts = std::get_if<decltype(places)>(&indptr);
+        if (!starts) throw nb::next_overload();  // a TypeError
+        return of_views(view(entries), view(places), view(*starts));
+    };
+    return std::visit(open, data, indices);
+}
+
 void bind_rows(nb::module_& m) {
     m.attr("TOGETHER") = TOGETHER;
-    bind_dense<double>(m);
-    bind_dense<float>(m);
-    bind_csr<double, std::int32_t>(m);
-    bind_csr<float, std::int32_t>(m);
-    bind_csr<double, std::int64_t>(m);
-    bind_csr<float, std::int64_t>(m);
-    bind_lists<std::int32_t>(m);
-    bind_lists<std::int64_t>(m);
+    bind_dense(m);
+    bind_csr(m);
+    bind_lists(m);
     bind_vectors(m);
 }
 

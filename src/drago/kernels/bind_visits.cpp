@@ -13,20 +13,26 @@ using nb::literals::operator""_a;
 // Rows that a thread gathers at once.
 constexpr Index GATHERED = 2048;
 
-template <class T, class S>
 void bind_gather(nb::module_& m) {
     m.def(
         "gather_rows",
-        [](Array2<const T> X, Array1<const std::int64_t> index, InArray factors, Index n_threads,
-           Array2<S> out) {
-            const nb::gil_scoped_release released;
-            const Index n = static_cast<Index>(index.size());
-            Scratch squares((n + GATHERED - 1) / GATHERED, 0.0);
-            in_parts(static_cast<Index>(squares.size()), n_threads, [&](Index k) {
-                squares[k] = gather_rows<T, S>(view(X), view(index), view(factors), k * GATHERED,
-                                               std::min((k + 1) * GATHERED, n), view(out));
-            });
-            return std::accumulate(squares.begin(), squares.end(), 0.0);
+        [](AnyMatrix X, Array1<const std::int64_t> index, InArray factors, Index n_threads,
+           std::variant<Array2<double>, Array2<float>> out) {
+            const auto gather = [&](auto from, auto to) -> double {
+                using T = std::remove_const_t<typename decltype(from)::Entry>;
+                using S = typename decltype(to)::Entry;
+                if constexpr (sizeof(S) < sizeof(T)) throw nb::next_overload();  // a TypeError
+                const nb::gil_scoped_release released;
+                const Index n = static_cast<Index>(index.size());
+                Scratch squares((n + GATHERED - 1) / GATHERED, 0.0);
+                in_parts(static_cast<Index>(squares.size()), n_threads, [&](Index k) {
+                    squares[k] =
+                        gather_rows<T, S>(view(from), view(index), view(factors), k * GATHERED,
+                                          std::min((k + 1) * GATHERED, n), view(to));
+                });
+                return std::accumulate(squares.begin(), squares.end(), 0.0);
+            };
+            return std::visit(gather, X, out);
         },
         "X"_a.noconvert(), "index"_a.noconvert(), "factors"_a.noconvert(), "n_threads"_a,
         "out"_a.noconvert(),
@@ -34,14 +40,16 @@ void bind_gather(nb::module_& m) {
         "their squares.");
 }
 
-template <class T>
 void bind_gram(nb::module_& m) {
     m.def(
         "gram",
-        [](Array2<const T> X, Array1<const std::int64_t> index, InArray weight, bool intercept,
+        [](AnyMatrix X, Array1<const std::int64_t> index, InArray weight, bool intercept,
            Index n_threads, Array2<double> out) {
             const nb::gil_scoped_release released;
-            return gram(view(X), view(index), view(weight), intercept, n_threads, view(out));
+            const auto sum = [&](auto x) {
+                return gram(view(x), view(index), view(weight), intercept, n_threads, view(out));
+            };
+            return std::visit(sum, X);
         },
         "X"_a.noconvert(), "index"_a.noconvert(), "weight"_a.noconvert(), "intercept"_a,
         "n_threads"_a, "out"_a.noconvert(),
@@ -49,16 +57,27 @@ void bind_gram(nb::module_& m) {
         "for an intercept; returns the greatest ``||x_i||^2`` of them.");
 }
 
-template <class T>
-DenseRows<T> dense(Array2<const T> X) {
-    return DenseRows<T>(view(X));
+using AnyDense = std::variant<DenseRows<double>, DenseRows<float>>;
+using AnySparse = std::variant<SparseRows<double, std::int32_t>, SparseRows<double, std::int64_t>,
+                               SparseRows<float, std::int32_t>, SparseRows<float, std::int64_t>>;
+
+AnyDense dense(AnyMatrix X) {
+    return std::visit([](auto x) -> AnyDense { return DenseRows(view(x)); }, X);
 }
 
-template <class T>
+template <class T, class I>
+AnySparse sparse_rows(const Csr<T, I>& X) {
+    return SparseRows<T, I>{X};
+}
+
+AnySparse sparse(AnyVector data, AnyInts indices, AnyInts indptr) {
+    return std::visit([](auto X) { return sparse_rows(X); }, csr(data, indices, indptr));
+}
+
 void bind_near(nb::module_& m) {
     m.def(
         "visit_near",
-        [](Array2<const T> X, Index n_parts, Index n_threads, InArray w, double b, int code,
+        [](AnyMatrix X, Index n_parts, Index n_threads, InArray w, double b, int code,
            double parameter, InArray y, InArray p, InArray baseline, double tau, double nu,
            double cap, InArray near_raw, InArray near_losses, InArray near_slopes, InArray reach,
            double distance, double shift, double curvature, double cut, OutArray raw,
@@ -68,10 +87,12 @@ void bind_near(nb::module_& m) {
                             view(slopes), {}, {}};
             const Near near{view(near_raw), view(near_losses), view(near_slopes), view(reach),
                             distance, shift, curvature, cut};
-            const Tally found =
-                visit_near(dense<T>(X), {seen.y.size, n_parts}, n_threads,
-                           {w.data(), b, code, parameter}, {CHI2_GUESS, tau, nu, cap}, near, seen,
-                           view(first), view(second));
+            const auto visit_some = [&](const auto& rows) {
+                return visit_near(rows, {seen.y.size, n_parts}, n_threads,
+                                  {w.data(), b, code, parameter}, {CHI2_GUESS, tau, nu, cap}, near,
+                                  seen, view(first), view(second));
+            };
+            const Tally found = std::visit(visit_some, dense(X));
             return std::make_tuple(found.bad, found.first, found.second, found.read);
         },
         "X"_a.noconvert(), "n_parts"_a, "n_threads"_a, "w"_a.noconvert(), "b"_a, "code"_a,
@@ -84,22 +105,20 @@ void bind_near(nb::module_& m) {
         "bounds. Also returns how many were read.");
 }
 
-template <class T, class I>
-SparseRows<T, I> sparse(Array1<const T> data, Array1<const I> indices, Array1<const I> indptr) {
-    return {{view(data), view(indices), view(indptr)}};
-}
-
 // Visits and products for one kind of storage.
-template <class Rows, class... Storage, class... Names>
-void bind_memory(nb::module_& m, Rows (*open)(Storage...), Names... names) {
+template <class AnyRows, class... Storage, class... Names>
+void bind_memory(nb::module_& m, AnyRows (*open)(Storage...), Names... names) {
     bind_storage(m, open, names...);
     m.def(
         "predict",
         [open](Storage... storage, Index n_parts, Index n_threads, InArray w, double b,
                OutArray raw) {
             const nb::gil_scoped_release released;
-            predict_all(open(storage...), {static_cast<Index>(raw.size()), n_parts}, n_threads,
-                        view(w), b, view(raw));
+            const auto predict = [&](const auto& rows) {
+                predict_all(rows, {static_cast<Index>(raw.size()), n_parts}, n_threads, view(w), b,
+                            view(raw));
+            };
+            std::visit(predict, open(storage...));
         },
         names..., "n_parts"_a, "n_threads"_a, "w"_a.noconvert(), "b"_a, "raw"_a.noconvert(),
         "``raw = X w + b``.");
@@ -107,34 +126,24 @@ void bind_memory(nb::module_& m, Rows (*open)(Storage...), Names... names) {
         "sum_rows",
         [open](Storage... storage, Index n_parts, Index n_threads, InArray c, OutArray out) {
             const nb::gil_scoped_release released;
-            sum_all(open(storage...), {static_cast<Index>(c.size()), n_parts}, n_threads, view(c),
-                    view(out));
+            const auto sum = [&](const auto& rows) {
+                sum_all(rows, {static_cast<Index>(c.size()), n_parts}, n_threads, view(c),
+                        view(out));
+            };
+            std::visit(sum, open(storage...));
         },
         names..., "n_parts"_a, "n_threads"_a, "c"_a.noconvert(), "out"_a.noconvert(),
         "``out = sum of c_i x_i``; rows with ``c_i = 0`` are not read.");
 }
 
-template <class T>
-void bind_type(nb::module_& m) {
-    bind_memory(m, dense<T>, "X"_a.noconvert());
-    bind_memory(m, sparse<T, std::int32_t>, "data"_a.noconvert(), "indices"_a.noconvert(),
-                "indptr"_a.noconvert());
-    bind_memory(m, sparse<T, std::int64_t>, "data"_a.noconvert(), "indices"_a.noconvert(),
-                "indptr"_a.noconvert());
-}
-
 }  // namespace
 
 void bind_visits(nb::module_& m) {
-    bind_type<double>(m);
-    bind_type<float>(m);
-    bind_near<double>(m);
-    bind_near<float>(m);
-    bind_gram<double>(m);
-    bind_gram<float>(m);
-    bind_gather<double, double>(m);
-    bind_gather<float, float>(m);
-    bind_gather<float, double>(m);
+    bind_memory(m, dense, "X"_a.noconvert());
+    bind_memory(m, sparse, "data"_a.noconvert(), "indices"_a.noconvert(), "indptr"_a.noconvert());
+    bind_near(m);
+    bind_gram(m);
+    bind_gather(m);
 }
 
 }  // namespace drago

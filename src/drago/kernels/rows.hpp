@@ -130,13 +130,6 @@ inline double gather_rows(Mat<const T> X, Vec<const std::int64_t> index, In fact
     return squares;
 }
 
-// A matrix of rows as lists of their entries.
-template <class T, class I>
-struct Csr {
-    Vec<const T> data;
-    Vec<const I> indices, indptr;
-};
-
 // raw = X_block w, for the rows first, first + stride, ...
 template <class T, class I>
 inline void csr_predict(Csr<T, I> X, Index first, Index stride, Mat<const double> w,

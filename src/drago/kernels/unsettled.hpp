@@ -15,6 +15,8 @@ struct Lists {
     Vec<I> where;
     Out level, weight;
 };
+template <class I>
+Lists(Vec<I>, Out, Out) -> Lists<I>;
 
 struct Found {
     Index size;

@@ -49,6 +49,13 @@ struct Mat {
     Mat part(Index first, Index last) const { return {row(first), last - first, cols}; }
 };
 
+// A matrix of rows as lists of their entries.
+template <class T, class I>
+struct Csr {
+    Vec<const T> data;
+    Vec<const I> indices, indptr;
+};
+
 using In = Vec<const double>;
 using Out = Vec<double>;
 using Scratch = std::vector<double>;

@@ -80,11 +80,12 @@ struct SparseRows {
     SparseRows of_thread() const { return *this; }
     void enter(Index, Index) const {}
     Index some() const { return MOST; }
-    void predict(Index first, Index last, const double* w, double* z) const {
+    // Not inlined, so that all pointers stay in registers.
+    [[gnu::noinline]] void predict(Index first, Index last, const double* w, double* z) const {
         const T* __restrict data = X.data.data;
-        const I* __restrict indices = X.indices.data;
+        const I *__restrict indices = X.indices.data, *__restrict starts = X.indptr.data;
         for (Index r = first; r < last; ++r, ++z) {
-            const Index begin = X.indptr[r], end = X.indptr[r + 1];
+            const Index begin = starts[r], end = starts[r + 1];
             // Rows are short: their entries in the lanes of a vector would cost more than they gain.
             double total = 0.0;
             for (Index j = begin; j < end; ++j) total += data[j] * w[indices[j]];
@@ -95,11 +96,12 @@ struct SparseRows {
         return sum_of_squares(X.data.data + X.indptr[first], X.indptr[last] - X.indptr[first]);
     }
     template <bool asks>
-    void add(std::int64_t* rows, const double* c, Index size, double* out) const {
+    [[gnu::noinline]] void add(std::int64_t* rows, const double* c, Index size,
+                               double* out) const {
         const T* __restrict data = X.data.data;
-        const I* __restrict indices = X.indices.data;
+        const I *__restrict indices = X.indices.data, *__restrict starts = X.indptr.data;
         for (Index r = 0; r < size; ++r) {
-            const Index begin = X.indptr[rows[r]], end = X.indptr[rows[r] + 1];
+            const Index begin = starts[rows[r]], end = starts[rows[r] + 1];
             const double weight = c[r];
             for (Index j = begin; j < end; ++j) out[indices[j]] += data[j] * weight;
         }
