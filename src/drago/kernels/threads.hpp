@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "math.hpp"
@@ -14,35 +11,30 @@
 
 namespace drago {
 
+// Parts that are taken by whoever has time, each by one.
+struct Queue {
+    const Index count;
+    std::atomic<Index> next{0};
+
+    // The number of a part; none is left where it is not below the count.
+    Index take() { return next.fetch_add(1); }
+};
+
+// Calls work(given, queue) from as many threads as there are, which take parts until none is left.
+// Threads end with the call: a process may fork after it.
+void on_threads(Queue& queue, Index n_threads, void (*work)(const void*, Queue&),
+                const void* given);
+
 // Calls work(k) for the parts k < count, with a `work` of each thread's own, which make() gives.
 // What a part computes must not depend on who does it; then the number of threads changes no bit.
-// Threads end with the call: a process may fork after it.
 template <class Make>
-void in_parts_with(Index count, Index n_threads, Make make) {
-    std::atomic<Index> next{0};
-    std::exception_ptr failed;  // no memory, as a rule
-    std::mutex mutex;
-    const auto take = [&] {
-        try {
-            auto work = make();
-            for (Index k; (k = next.fetch_add(1)) < count;) work(k);
-        } catch (...) {
-            next = count;
-            const std::lock_guard<std::mutex> lock(mutex);
-            failed = std::current_exception();
-        }
+void in_parts_with(Index count, Index n_threads, const Make& make) {
+    Queue queue{count};
+    const auto take = [](const void* make, Queue& queue) {
+        auto work = (*static_cast<const Make*>(make))();
+        for (Index k; (k = queue.take()) < queue.count;) work(k);
     };
-    std::vector<std::thread> others;
-    for (Index t = std::min(n_threads, count) - 1; t > 0; --t) {
-        try {
-            others.emplace_back(take);
-        } catch (const std::exception&) {
-            break;  // no more threads to be had: this one does the rest
-        }
-    }
-    take();
-    for (std::thread& other : others) other.join();
-    if (failed) std::rethrow_exception(failed);
+    on_threads(queue, n_threads, take, &make);
 }
 
 // The same with one `work` for all threads.
