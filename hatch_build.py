@@ -29,8 +29,8 @@ OF_KERNELS = (
 )  # fmt: skip
 # What takes longest comes first, so that all cores are busy to the end.
 LONGEST = (
-    "bind_visits.cpp", "bind_files.cpp", "bind_rows.cpp", "bind_steps.cpp", "bind_classes.cpp",
-    "bind_stochastic.cpp", "nb_combined.cpp",
+    "bind_visits.cpp", "bind_rows.cpp", "bind_files.cpp", "bind_stochastic.cpp",
+    "bind_classes.cpp", "bind_steps.cpp", "nb_combined.cpp", "bind_oracles.cpp",
 )  # fmt: skip
 # What is as fast with less optimisation, and compiled in half of the time.
 MILDER = {"bind_stochastic.cpp": "-O2"}

@@ -169,7 +169,7 @@ class ClassDescent {
 
     double dot(const double* a, const double* b) const { return dot(a, b, size); }
 
-    static double dot(const double* a, const double* b, Index size) {
+    [[gnu::noinline]] static double dot(const double* a, const double* b, Index size) {
         const auto term = [&](Index j) DRAGO_INLINED { return std::array{a[j] * b[j]}; };
         return drago::sums<1>(size, term)[0];
     }
@@ -236,13 +236,13 @@ class ClassDescent {
     }
 
     // What the next step promises, by the Hessian that it comes from, and by the metric.
-    void estimate(ClassAnswer& answer) {
+    [[gnu::noinline]] void estimate(ClassAnswer& answer) {
         unbend(slope.data, turned);
         answer.estimate = 0.5 * std::max(dot(slope.data, turned), -dot(slope.data, dx));
     }
 
     // The tangents' bound.
-    void measure(ClassAnswer& answer) {
+    [[gnu::noinline]] void measure(ClassAnswer& answer) {
         answer.tangent = of.mu > 0.0 ? 0.5 * plain_square / of.mu : infinity;
         if (!of.intercept) return;
         // About what it costs to make the slopes' sum 0, class by class, as the bound asks for.

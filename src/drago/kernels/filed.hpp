@@ -44,6 +44,25 @@ struct Report {
     }
 };
 
+// Bytes of a file, from the byte `at` on; zeros where they cannot be had. Their check sum begins
+// with a word of its part; -1 for none.
+[[gnu::noinline]] inline void read_bytes(int file, int number, std::int64_t at, Index size,
+                                         Index word, const Report& report, char* to) {
+    Index left = size;
+    while (left > 0 && report.is_good()) {
+        const ssize_t count =
+            ::pread(file, to + (size - left), static_cast<std::size_t>(left), at);
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) report.fail(count == 0 ? ENDED : errno, number);
+        if (count > 0) left -= count, at += count;
+    }
+    std::memset(to + (size - left), 0, static_cast<std::size_t>(left));
+    report.count(size - left);
+    if (word >= 0)
+        report.sum(number, checksum(reinterpret_cast<const unsigned char*>(to), size,
+                                    std::uint64_t(word)));
+}
+
 // Numbers in a file, from the byte `place` on. Their check sum begins with the entry `origin`; -1
 // for none.
 template <class T>
@@ -53,24 +72,12 @@ struct Filed {
     Index origin;
     Report report;
 
-    // The entries first to last; zeros where they cannot be had.
-    [[gnu::noinline]] void read(Index first, Index last, T* out) const {
-        char* to = reinterpret_cast<char*>(out);
-        const Index size = (last - first) * Index(sizeof(T));
-        std::int64_t at = place + first * Index(sizeof(T));
-        Index left = size;
-        while (left > 0 && report.is_good()) {
-            const ssize_t count =
-                ::pread(file, to + (size - left), static_cast<std::size_t>(left), at);
-            if (count < 0 && errno == EINTR) continue;
-            if (count <= 0) report.fail(count == 0 ? ENDED : errno, number);
-            if (count > 0) left -= count, at += count;
-        }
-        std::memset(to + (size - left), 0, static_cast<std::size_t>(left));
-        report.count(size - left);
-        if (origin >= 0)
-            report.sum(number, checksum(reinterpret_cast<const unsigned char*>(to), size,
-                                        std::uint64_t(first - origin) * sizeof(T) / 4));
+    // The entries first to last.
+    void read(Index first, Index last, T* out) const {
+        constexpr Index width = sizeof(T);
+        read_bytes(file, number, place + first * width, (last - first) * width,
+                   origin < 0 ? -1 : (first - origin) * width / 4, report,
+                   reinterpret_cast<char*>(out));
     }
 
     // Has the system read what will be wanted after these entries, in the background.

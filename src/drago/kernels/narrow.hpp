@@ -71,8 +71,8 @@ inline void gradient_tile(const double* const* x, Index rows, Index j, int featu
 }
 
 // total (d x width) += x' s for some rows.
-inline void add_rows(const double* const* x, Index count, Index d, const double* s, Index width,
-                     double* total) {
+[[gnu::noinline]] inline void add_rows(const double* const* x, Index count, Index d,
+                                       const double* s, Index width, double* total) {
     for (Index j = 0; j < d; j += narrow_rows) {
         const int features = static_cast<int>(std::min<Index>(narrow_rows, d - j));
         Index c = 0;
@@ -100,7 +100,7 @@ class NarrowProduct {
     }
 
     // With so many columns in a row of `raw`.
-    void rows(Mat<const double> X, double* raw, Index stride) const {
+    [[gnu::noinline]] void rows(Mat<const double> X, double* raw, Index stride) const {
         const double *w = filled.data(), *shift = w + d * width;
         for (Index i = 0; i < X.rows; i += narrow_rows) {
             const int count = static_cast<int>(std::min<Index>(narrow_rows, X.rows - i));

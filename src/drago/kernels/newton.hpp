@@ -95,7 +95,8 @@ struct NewtonValue {
 //
 // Fills the losses, slopes and weights. The divergence is from p, as in the problem. Infinitely
 // high where the losses are no numbers.
-inline NewtonValue newton_value(const NewtonStage& of, const NewtonPoint& at, double tau, Out u) {
+[[gnu::noinline]] inline NewtonValue newton_value(const NewtonStage& of, const NewtonPoint& at,
+                                                  double tau, Out u) {
     if (!std::isfinite(newton_losses(of, at, u.data))) {
         std::copy(of.p.data, of.p.data + of.p.size, at.q.data);  // the steps read them
         return {infinity, infinity, tau};

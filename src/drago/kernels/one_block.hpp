@@ -15,8 +15,8 @@
 namespace drago {
 
 // raw = X w, four columns at a time where there is a copy of X by columns.
-inline void one_block_predict(Mat<const double> X, Mat<const double> columns, const double* w,
-                              double* raw_) {
+[[gnu::noinline]] inline void one_block_predict(Mat<const double> X, Mat<const double> columns,
+                                                const double* w, double* raw_) {
     if (columns.empty()) return gemv(X, false, w, raw_);
     double* __restrict raw = raw_;
     const Index n = X.rows, d = X.cols, fours = d - d % 4;
@@ -43,8 +43,9 @@ inline void one_block_predict(Mat<const double> X, Mat<const double> columns, co
 }
 
 // out = X' (q slopes); returns q' slopes.
-inline double one_block_gradient(Mat<const double> X, Mat<const double> columns, const double* q,
-                                 const double* slopes, double* weighted_, double* out) {
+[[gnu::noinline]] inline double one_block_gradient(Mat<const double> X, Mat<const double> columns,
+                                                   const double* q, const double* slopes,
+                                                   double* weighted_, double* out) {
     double* __restrict weighted = weighted_;
     const Index n = X.rows, d = X.cols, fours = d - d % 4;
     double total = 0.0;
@@ -80,7 +81,8 @@ inline double one_block_gradient(Mat<const double> X, Mat<const double> columns,
 }
 
 // out = basis' v, or basis v on the way back; a copy without a basis.
-inline void turn(Mat<const double> basis, Index d, const double* v, bool back, double* out_) {
+[[gnu::noinline]] inline void turn(Mat<const double> basis, Index d, const double* v, bool back,
+                                   double* out_) {
     double* __restrict out = out_;
     if (basis.empty()) {
         std::copy(v, v + d, out);

@@ -40,7 +40,7 @@ inline void add_tile(Mat<const double> rows, Index j, Index k, Mat<double> squar
 }  // namespace detail
 
 // The lower triangle of square += rows' rows; what is above it may change too.
-inline void add_narrow_square(Mat<const double> rows, Mat<double> square) {
+[[gnu::noinline]] inline void add_narrow_square(Mat<const double> rows, Mat<double> square) {
     const Index width = rows.cols;
     if (width > square_widest) return add_square(rows, square);
     for (Index j = 0; j < width; j += detail::tile_rows) {
