@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 SOURCES := pyproject.toml hatch_build.py $(wildcard src/drago/kernels/*pp)
 
-PIP := $(BIN)/python -m pip install --quiet --no-compile
+# How to install into the environment is written down when that is made.
+PIP := sh $(VENV)/pip install --quiet --no-compile
 
 # What drago is compared with has an environment of its own.
 PEERS := .venv-peers
@@ -17,6 +18,7 @@ PEERS := .venv-peers
 # of the tests, or each run would compile them twice anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
+.DELETE_ON_ERROR:
 .PHONY: demo test test-slow test-all lint format docs test-oldest test-newest release-check bench bench-peers paper paper-quick paper-docs clean
 
 demo: $(STAMP)-core
@@ -46,12 +48,12 @@ docs: $(STAMP)-docs
 
 # The quick tests with the oldest versions that pyproject.toml promises, and with the newest there are,
 # each in an environment of its own.
-test-oldest: | $(BIN)/python
+test-oldest: | $(VENV)/pip
 	$(BIN)/python -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --no-compile --constraint constraints-oldest.txt ".[test]"
 	PYTHONDONTWRITEBYTECODE= .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-newest: | $(BIN)/python
+test-newest: | $(VENV)/pip
 	$(BIN)/python -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --no-compile --upgrade ".[test]"
 	PYTHONDONTWRITEBYTECODE= .venv-newest/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
@@ -84,41 +86,41 @@ paper-docs: $(STAMP)-bench
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# This Python's own pip, where it has one, brings pip there in half the time.
-$(BIN)/python:
+# This Python's own pip installs there, where it has one: that takes less time than to bring one there.
+$(VENV)/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "drago needs Python 3.11 or later; set PYTHON=...")'
 	$(PYTHON) -m venv --without-pip $(VENV)
-	$(PYTHON) -m pip --python $(VENV) install --quiet --no-compile pip 2> /dev/null \
-	  || $(BIN)/python -m ensurepip > /dev/null
+	$(PYTHON) -c 'import pip, sys; print(f"\"{sys.executable}\" -m pip --python $(VENV) \"$$@\"")' > $@ 2> /dev/null \
+	  || { $(BIN)/python -m ensurepip > /dev/null && echo '$(BIN)/python -m pip "$$@"' > $@; }
 
-# The kernels are built while the packages beside them are unpacked.
-$(STAMP)-core: $(SOURCES) | $(BIN)/python
+# What the kernels are built with is installed by two at a time, and the rest while they are built.
+$(STAMP)-core: $(SOURCES) | $(VENV)/pip
 	$(BIN)/python -c 'import tomllib; told = tomllib.load(open("pyproject.toml", "rb")); \
-	  print(*told["build-system"]["requires"], sep="\n"); \
+	  print(*told["build-system"]["requires"], "editables", sep="\n"); \
 	  print(*told["project"]["dependencies"], sep="\n", file=open("$(VENV)/core.txt", "w"))' > $(VENV)/build.txt
-	$(PIP) -r $(VENV)/build.txt editables
+	xargs -n 2 -P 2 $(PIP) < $(VENV)/build.txt
 	$(BIN)/python hatch_build.py & kernels=$$!; $(PIP) -r $(VENV)/core.txt \
 	  && DRAGO_LEVELS=none $(PIP) --no-build-isolation --editable . && wait $$kernels
 	touch $@
 
-$(STAMP)-test: $(SOURCES) constraints.txt | $(BIN)/python
-	$(PIP) --constraint constraints.txt --editable ".[test,torch]"
+$(STAMP)-test: $(SOURCES) constraints.txt | $(VENV)/pip
+	$(PIP) --constraint constraints.txt pip --editable ".[test,torch]"
 	touch $@ $(STAMP)-core
 
-$(STAMP)-lint: $(SOURCES) | $(BIN)/python
+$(STAMP)-lint: $(SOURCES) | $(VENV)/pip
 	$(PIP) --editable ".[lint]"
 	touch $@ $(STAMP)-core
 
-$(STAMP)-docs: $(SOURCES) constraints.txt | $(BIN)/python
+$(STAMP)-docs: $(SOURCES) constraints.txt | $(VENV)/pip
 	$(PIP) --constraint constraints.txt --editable ".[docs]"
 	touch $@ $(STAMP)-core
 
-$(STAMP)-release: $(SOURCES) | $(BIN)/python
-	$(PIP) --editable ".[release]"
+$(STAMP)-release: $(SOURCES) | $(VENV)/pip
+	$(PIP) pip --editable ".[release]"
 	touch $@ $(STAMP)-core
 
-$(STAMP)-bench: $(SOURCES) | $(BIN)/python
-	$(PIP) --editable ".[bench]"
+$(STAMP)-bench: $(SOURCES) | $(VENV)/pip
+	$(PIP) pip --editable ".[bench]"
 	touch $@ $(STAMP)-core
 
 # Both in one environment, so that they run in one process. `dro` without what it depends on: that
