@@ -2,11 +2,16 @@
 
 import os
 import shutil
+import signal
 import subprocess
 
 # Two workers share two cores: a BLAS with threads of its own would only get in the way.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+# A shell starts what runs in the background without it, and interrupts are tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
