@@ -265,6 +265,19 @@ def test_the_same_seed_gives_the_same_answer():
         assert not np.array_equal(one.coef, other.coef)
 
 
+@pytest.mark.parametrize("solver", ["sgd", "lsvrg", "prospect"])
+def test_the_clock_is_looked_at_within_an_epoch(solver, monkeypatch):
+    """Between calls of compiled code, whose work is bounded."""
+    monkeypatch.setattr("drago.solvers.baselines._WORK", 1)
+    passes, observe = [], Loop.observe
+    monkeypatch.setattr(
+        Loop, "observe", lambda self, at: (passes.append(at.n_passes), observe(self, at))
+    )
+    with pytest.warns(match="max_iter"):
+        drago.solve(make(n=200), solver, tol=1e-12, max_iter=2)
+    assert sum(each % 1 > 0 for each in passes) >= 3
+
+
 def test_time_limit_holds_within_an_epoch():
     """Each of Prospect's steps costs n."""
     problem = make(n=20_000, uncertainty=drago.Extremile(2.0))

@@ -367,6 +367,8 @@ class _LSVRGRun(_StochasticRun):
             )  # fmt: skip
             self.visits += part.size
             self.n_calls += part.size
+            if self.visits % self.n:
+                self.observe()
         self.n_iter += 1
         return merit
 
