@@ -287,6 +287,13 @@ class _StochasticRun:
             )
         )
 
+    def count(self, drawn: int) -> None:
+        """So many rows were drawn; within an epoch, a look at the clock."""
+        self.visits += drawn
+        self.n_calls += drawn
+        if self.visits % self.n:
+            self.observe()
+
     def chunks(self, draws: Any, cost: int, multiple: int = 1) -> list[Any]:
         """Parts of an epoch's draws that take a fraction of a second each."""
         size = max(_WORK // cost // multiple, 1) * multiple
@@ -334,10 +341,7 @@ class _SGDRun(_StochasticRun):
                 *self.rows, *self.loss, self.baseline, *self.set, self.w, self.b, order,
                 self.batch_size, self.eta, problem.mu, problem.nu, problem.fit_intercept,
             )  # fmt: skip
-            self.visits += order.size
-            self.n_calls += order.size
-            if self.visits % self.n:
-                self.observe()
+            self.count(order.size)
         self.n_iter += 1
         self.observe()
         return total / self.n + 0.5 * problem.mu * float(np.dot(self.w, self.w))
@@ -365,10 +369,7 @@ class _LSVRGRun(_StochasticRun):
                 *self.rows, *self.loss, self.w, self.b, q, ev.dlosses, g, g_b, part,
                 self.eta, problem.mu, problem.fit_intercept,
             )  # fmt: skip
-            self.visits += part.size
-            self.n_calls += part.size
-            if self.visits % self.n:
-                self.observe()
+            self.count(part.size)
         self.n_iter += 1
         return merit
 
@@ -400,10 +401,7 @@ class _ProspectRun(_StochasticRun):
                 self.table, self.q, self.products, self.g, self.g_b, part, self.eta, problem.mu,
                 problem.nu, self.memory, problem.fit_intercept,
             )  # fmt: skip
-            self.visits += part.size
-            self.n_calls += part.size
-            if part is not draws and self.visits % self.n:
-                self.observe()
+            self.count(part.size)
         self.n_iter += 1
         merit = self.merit(self.g, self.g_b)
         value = problem.primal(self.point()[0], self.table, self.q)
