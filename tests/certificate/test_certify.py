@@ -345,6 +345,34 @@ def test_judge_stops_at_its_target():
     assert easy.bound == "tangent" and hard.gap <= easy.gap
 
 
+@pytest.mark.parametrize("distance", [1e-3, 1e-1])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_a_look_ends_early_only_where_it_would_fail(loss, distance):
+    """The heaviest rows tell what all of them would give at least, where the loss is quadratic."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((40_000, 8))
+    y = X @ rng.standard_normal(8) + rng.logistic(size=40_000)
+    if loss == "logistic":
+        y = (y > 0).astype(float)
+    given = {"loss": loss, "uncertainty": drago.CVaR(0.5), "shift_cost": 0.5, "l2_reg": 1e-3}
+    problem = drago.DROProblem(X, y, **given)
+    best = drago.solve(problem, tol=1e-9).coef.reshape(-1, 1)
+    ev = problem.evaluate(best + distance * rng.standard_normal(best.shape), np.zeros(1))
+    whole = judge(problem, ev, predictions=0)
+    for share in (0.5, 1.01, 2.0):
+        foreseen, target = [], share * whole.rel_gap
+        found = judge(problem, ev, target=target, predictions=0, foresee=foreseen.append)
+        without = judge(problem, ev, target=target, predictions=0)
+        if loss == "squared" and share < 1:
+            assert len(foreseen) == 1
+            assert 0.5 * whole.gap < foreseen[0] < 1.1 * whole.gap
+            assert found.rel_gap > target and without.rel_gap > target
+            assert found.n_passes < 0.7 * without.n_passes
+        else:
+            assert foreseen == []
+            assert (found.gap, found.n_passes) == (without.gap, without.n_passes)
+
+
 def test_intercept_certificate_does_not_depend_on_the_origin_of_y():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 3))

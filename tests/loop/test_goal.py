@@ -75,6 +75,16 @@ def test_certificates_teach_how_far_estimates_are_off(convex):
     assert not goal.seems_reached(here, found)
 
 
+def test_what_a_look_foresaw_teaches_as_much(convex):
+    value, goal, found = convex.reference[0], Goal(convex, 1e-2), best(convex)
+    here = at(convex, gap_estimate=1e-3 * value, primal_estimate=0.5 * value)
+    loose = replace(found.point[0], gap=0.5 * value)
+    goal.learn(loose, here, foreseen=1e-2 * value)
+    assert goal.factor == pytest.approx(10.0)
+    goal.learn(loose, here, foreseen=value)
+    assert goal.factor == pytest.approx(500.0)
+
+
 @pytest.mark.parametrize(("gap", "estimate"), [(np.inf, 1.0), (1.0, np.inf), (1.0, 0.0)])
 def test_nothing_is_learnt_from_what_is_not_known(convex, gap, estimate):
     goal, found = Goal(convex, 1e-2), best(convex)

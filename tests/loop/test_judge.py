@@ -96,3 +96,20 @@ def test_less_than_float64_is_not_believed(problem, monkeypatch):
     assert certificate.primal == pytest.approx(value, rel=1e-14) and np.isfinite(certificate.gap)
     assert budget.passes == pytest.approx(0.5 + certificate.n_passes)
     assert judge.objective(here)[0].primal == pytest.approx(value, rel=1e-14)
+
+
+def test_only_the_first_look_on_large_data_foresees():
+    """The others have to tell what they can; what one of them foresaw is not kept for the next."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((70_000, 8))
+    w = rng.standard_normal((8, 1))
+    y = (X @ w).ravel() + rng.standard_normal(70_000)
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.5), shift_cost=0.5, l2_reg=1e-3)
+    judge, budget = made(problem)
+    assert budget.is_first_look
+    near = Iterate(w, np.zeros(1), 1, 1.0, 1)
+    certificate, *_ = judge.certify(near, budget.credit(1.0))
+    assert judge.foreseen < certificate.gap
+    budget.looked(1)
+    judge.certify(near, AMPLE)
+    assert judge.foreseen == np.inf

@@ -53,6 +53,8 @@ class _BoundRule:
     """or, where none is wanted, this share of what was known."""
     good_enough: float = 1.5
     """Predictions end when the gap is at most this many times what they have gained."""
+    hopeless: float = 1.1
+    """A look ends where all rows would give a bound this many times the one that is wanted."""
 
 
 _RULE = _BoundRule()
@@ -70,6 +72,7 @@ class GapSearch:
         credit: float,
         exact: tuple[RowVector, Gradient] | None = None,
         is_late: Callable[[], bool] = lambda: False,
+        foresee: Callable[[float], None] | None = None,
     ) -> None:
         self.problem, self.ev, self.oracle = problem, ev, oracle
         self.target, self.credit, self._is_late = target, credit, is_late
@@ -80,6 +83,7 @@ class GapSearch:
         self.reference, self.cancelling = problem.reference[0], problem.cancelling
         self.passes = 0.0
         self.tried_curvature = False
+        self._foresee, self._is_hopeless = foresee, False
         self.rest: float | None = None  # what steps toward a minimum may leave, if that is given
         self.known: tuple[RowVector | None, float] = (None, np.inf)  # some weights and their slack
         self._counted: tuple[RowVector | None, int] = (None, 0)
@@ -180,7 +184,7 @@ class GapSearch:
         return self._is_small(self.gap)
 
     def _wants_more(self) -> bool:
-        if self._is_enough() or self._is_cut_short():
+        if self._is_enough() or self._is_cut_short() or self._is_hopeless:
             return False
         if affordable_rows(self.problem, self.credit) > 0:
             return True
@@ -227,9 +231,23 @@ class GapSearch:
             self._keep(inner + slack, "curvature", q)
             if self._is_enough() or self._is_cut_short():
                 return tried
+            self._look_ahead(inner * tried / support, room, slack)
+            if self._is_hopeless:
+                return tried
             size = _RULE.growth * tried
             if np.isfinite(inner) and room > 0:
                 size = max(size, int(min(1.5 * tried * inner / room, 1e15)))
+
+    def _look_ahead(self, with_all: float, room: float, slack: float) -> None:
+        """End a look here, where about this is what the curvature of all rows of weight gives.
+
+        Of quadratic losses it is foreseen well, from few rows that have no less weight than others.
+        """
+        if self._foresee is None or not self.problem.loss.is_quadratic:
+            return
+        if 0.0 < _RULE.hopeless * room < with_all < np.inf:
+            self._is_hopeless = True
+            self._foresee(with_all + slack)
 
     def _keep(self, gap: float, bound: str, q: RowVector) -> None:
         if gap < self.gap:

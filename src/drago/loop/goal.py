@@ -64,9 +64,9 @@ class Goal:
         primal, reference = _objective(iterate, best)
         return self.tol * max(reference - primal, 0.0) / max(self.factor, _TINY)
 
-    def learn(self, certificate: Certificate, iterate: Iterate) -> None:
-        """Compare a method's estimate with the certificate of its point."""
-        found = measure(certificate, certificate.gap)
+    def learn(self, certificate: Certificate, iterate: Iterate, foreseen: float = np.inf) -> None:
+        """Compare a method's estimate with the certificate of its point, or what it foresaw."""
+        found = measure(certificate, min(certificate.gap, foreseen))
         known = math.isfinite(found) and math.isfinite(iterate.gap_estimate)
         if known and iterate.gap_estimate > 0:
             self.factor = found / iterate.gap_estimate

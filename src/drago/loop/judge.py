@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,6 +43,9 @@ class Judge:
         The same problem in float64, which certificates are made with.
     oracle : DualOracle
         Of the problem that the method works on; remembers where its last search ended.
+    foreseen : float
+        The gap that the last certificate would have had with more effort, where it was a look that
+        foresaw a failure; otherwise infinite.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Judge:
     ) -> None:
         self._problem, self._tol, self._budget, self._is_late = problem, tol, budget, is_late
         self.exact, self.oracle = problem.in_float64, problem.dual_oracle()
+        self.foreseen = math.inf
 
     def certify(self, iterate: Iterate, credit: float) -> Entry:
         """The certificate of a point, for no more than `credit` passes, and the point."""
@@ -66,7 +71,9 @@ class Judge:
             ev = problem.evaluate(iterate.w, iterate.b)
             self._budget.spend(0.5)
         # A method that keeps weights offers them; predicting others is for the last word.
-        cheap = q is not None or self._budget.is_first_look or not iterate.predicts
+        is_look = self._budget.is_first_look
+        cheap = q is not None or is_look or not iterate.predicts
+        self.foreseen = math.inf
         certificate = judge(
             problem,
             ev,
@@ -77,9 +84,13 @@ class Judge:
             credit=credit,
             predictions=_PREDICTIONS if credit == AMPLE or not cheap else 0,
             is_late=self._is_late,
+            foresee=self._foresee if is_look else None,
         )
         self._budget.spend(certificate.n_passes)
         return certificate, ev.w, ev.b
+
+    def _foresee(self, gap: float) -> None:
+        self.foreseen = gap
 
     def reference(self) -> Entry:
         """The trivial model: its objective, and no bound yet."""

@@ -334,7 +334,7 @@ class Loop:
         with self.clock.of_evaluations():
             found = self.judge.certify(iterate, credit)
             self.budget.looked(iterate.n_iter)
-            self.goal.learn(found[0], iterate)
+            self.goal.learn(found[0], iterate, self.judge.foreseen)
             self.best.keep(*found)
         self.ledger.write(iterate, self.budget.total(iterate.n_passes))
         if aloud and self.ledger.report():
