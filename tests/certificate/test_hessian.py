@@ -162,12 +162,12 @@ def spread(problem, w, b):
 
 @pytest.mark.parametrize("error", [1e-3, 0.1])
 @pytest.mark.parametrize(("name", "divergence"), [("cvar", "chi2"), ("extremile", "kl")])
-def test_an_error_raises_the_shift_cost(name, divergence, error):
-    """By so much that P changes by a hundred times the error."""
-    assert hessian._RULE.raised == 100.0
-    problem, w, b = draw("logistic", name, divergence, 0.05, seed=5)
+@pytest.mark.parametrize(("loss", "nu", "times"), [("logistic", 0.05, 100), ("squared", 2.0, 300)])
+def test_an_error_raises_the_shift_cost(name, divergence, error, loss, nu, times):
+    """By so much that P changes by this many times the error."""
+    problem, w, b = draw(loss, name, divergence, nu, seed=5)
     found = hessian_metric(problem, w, b, error)
-    raised = problem._replace(nu=problem.nu + 100.0 * error / spread(problem, w, b))
+    raised = problem._replace(nu=problem.nu + times * error / spread(problem, w, b))
     expected = hessian_metric(raised, w, b, error=0.0)
     np.testing.assert_allclose(found[0].eigenvalues, expected[0].eigenvalues, rtol=1e-9)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-8, atol=1e-12)

@@ -147,8 +147,10 @@ class _MetricRule:
     effective_of_classes: int = 15
     """The same for logistic losses: they have curvature here and none there, so that even a noisy
     picture of it helps."""
-    raised: float = 100.0
+    raised: float = 300.0
     """By how much the shift cost is raised, in units of what an error of P allows."""
+    raised_of_classes: float = 100.0
+    """The same for losses of classes, whose own curvature is not known much better."""
 
 
 _RULE = _MetricRule()
@@ -176,9 +178,10 @@ def hessian_metric(
     ev = known if known is not None and known.is_whole else problem.evaluate(w, b)
     oracle = problem.dual_oracle()
     spread = problem.distance(oracle.weights(ev.losses, problem.nu))
-    raised = problem._replace(nu=problem.nu + _RULE.raised * error / max(spread, 1e-6))
-    q = oracle.weights(ev.losses, raised.nu)
     of_classes = problem.loss.is_classification
+    units = _RULE.raised_of_classes if of_classes else _RULE.raised
+    raised = problem._replace(nu=problem.nu + units * error / max(spread, 1e-6))
+    q = oracle.weights(ev.losses, raised.nu)
     needed = _RULE.effective_of_classes if of_classes else _RULE.effective
     if 1.0 / problem.rows.dot(q, q) < needed * problem.n_features:
         return None
