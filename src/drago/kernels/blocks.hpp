@@ -226,12 +226,10 @@ inline Index count_places(Index at, Index end, Test is_there) {
 // Add the rows from `first` on, at places `at` to `end`, to those that are picked.
 template <class Test>
 inline void pick(Index first, Index at, Index end, Test is_there, Picked& picked) {
-    Index size = picked.size;
-    for (; at < end; ++at, ++first) {
-        picked.rows[size] = first, picked.places[size] = at;
-        size += is_there(at);
-    }
-    picked.size = size;
+    const Index jump = first - at;
+    each_where(at, end, is_there, [&](Index place) {
+        picked.rows[picked.size] = place + jump, picked.places[picked.size++] = place;
+    });
 }
 
 // Goes through a block, some rows together: all of them where most are there, with

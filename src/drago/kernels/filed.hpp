@@ -236,14 +236,15 @@ class Window {
         const auto& kept = of_.kept;
         if (kept.rows.empty()) return;
         std::int64_t *list = kept.rows.row(part_), near[MOST];
-        // Found without a branch, as in find_heavy.
         Index count = 0;
-        for (Index r = 0; r < losses.size; ++r) {
-            const double below = std::fabs(losses[r] - kept.low);
-            const double above = std::fabs(losses[r] - kept.high);
-            near[count] = start + r;
-            count += (below <= kept.width) | (above <= kept.width);
-        }
+        each_where(
+            0, losses.size,
+            [&](Index r) {
+                const double below = std::fabs(losses[r] - kept.low);
+                const double above = std::fabs(losses[r] - kept.high);
+                return (below <= kept.width) | (above <= kept.width);
+            },
+            [&](Index r) { near[count++] = start + r; });
         count = std::min<Index>(count, kept.most() - list[0]);
         for (Index k = 0; k < count; ++k) {
             const auto* from = here_.visited.X.row(near[k] - first_);

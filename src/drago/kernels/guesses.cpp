@@ -60,17 +60,20 @@ void guess_weights(const Guess& guess, In p, In losses, Out first, Out second) {
 }
 
 Heavy find_heavy(In weights, In slopes, std::int64_t* places, double* products) {
+    const double *__restrict weight = weights.data, *__restrict slope = slopes.data;
     Heavy found{0, 0.0, 0.0};
-    // Without a branch that nobody can foretell.
-    for (Index r = 0; r < weights.size; ++r) {
-        places[found.count] = r;
-        products[found.count] = weights[r] * slopes[r];
-        found.count += weights[r] != 0.0;
-    }
-    for (Index k = 0; k < found.count; ++k) {
-        found.mass += weights[places[k]];
-        found.along += products[k];
-    }
+    each_where(
+        0, weights.size, [=](Index r) DRAGO_INLINED { return weight[r] != 0.0; },
+        [&](Index r) DRAGO_INLINED {
+            places[found.count] = r;
+            products[found.count++] = weight[r] * slope[r];
+        });
+    double mass = 0.0, along = 0.0;
+#pragma omp simd reduction(+ : mass)
+    for (Index r = 0; r < weights.size; ++r) mass += weight[r];
+#pragma omp simd reduction(+ : along)
+    for (Index k = 0; k < found.count; ++k) along += products[k];
+    found.mass = mass, found.along = along;
     return found;
 }
 
@@ -119,11 +122,12 @@ Heavy find_rest(const Guess& guess, Combined with, const Weighing& of, Index lo,
         }
     });
     Heavy found{0, 0.0, 0.0};
-    for (Index r = 0; r < hi - lo; ++r) {
-        rows[found.count] = lo + r;
-        rest[found.count] = rest[r];
-        found.count += rest[r] != 0.0;
-    }
+    each_where(
+        0, hi - lo, [=](Index r) DRAGO_INLINED { return rest[r] != 0.0; },
+        [&](Index r) DRAGO_INLINED {
+            rows[found.count] = lo + r;
+            rest[found.count++] = rest[r];
+        });
     for (Index k = 0; k < found.count; ++k) found.along += rest[k];
     return found;
 }

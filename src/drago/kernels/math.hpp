@@ -136,6 +136,19 @@ DRAGO_INLINE std::array<double, K> sums(Index n, Term term) {
     return detail::split_sums<K>(n, term, std::make_index_sequence<K>{});
 }
 
+// Calls found(i) in order for the places lo <= i < hi where there(i) says so. These are marked in bits
+// first: a branch for each place would be one that nobody can foretell.
+template <class There, class Found>
+DRAGO_INLINE void each_where(Index lo, Index hi, There there, Found found) {
+    for (Index start = lo; start < hi; start += 64) {
+        const Index size = std::min<Index>(64, hi - start);
+        std::uint64_t bits = 0;
+#pragma omp simd reduction(| : bits)
+        for (Index r = 0; r < size; ++r) bits |= static_cast<std::uint64_t>(there(start + r)) << r;
+        for (; bits != 0; bits &= bits - 1) found(start + __builtin_ctzll(bits));
+    }
+}
+
 // The places of u in increasing order, what is no number at the end: an order
 // that is none would be out of bounds.
 inline void sort_places(In u, Vec<std::int64_t> order) {

@@ -41,10 +41,10 @@ inline Index bounded(const Near& near, Index lo, Index hi, const Seen& seen, std
         slope_out[r] = steep + curvature * moves;
     }
     Index count = 0;
-    for (Index r = 0; r < hi - lo; ++r) {
-        rows[count] = lo + r;
-        count += !(loss_out[r] < near.cut);  // a NaN is looked at
-    }
+    const double cut = near.cut;
+    each_where(
+        0, hi - lo, [=](Index r) DRAGO_INLINED { return !(loss_out[r] < cut); },  // NaN too
+        [&](Index r) DRAGO_INLINED { rows[count++] = lo + r; });
     return count;
 }
 

@@ -305,10 +305,11 @@ inline void sum_all(const Rows& rows, Parts parts, Index n_threads, In c, Out ou
         double weights[together];
         for (Index start = lo; start < hi; start += together) {
             Index count = 0;
-            for (Index r = start; r < std::min(start + together, hi); ++r) {
-                some[count] = r, weights[count] = c[r];
-                count += c[r] != 0.0;
-            }
+            const double* __restrict given = c.data;
+            each_where(
+                start, std::min(start + together, hi),
+                [=](Index r) DRAGO_INLINED { return given[r] != 0.0; },
+                [&](Index r) DRAGO_INLINED { some[count] = r, weights[count++] = given[r]; });
             own.template add<true>(some, weights, count, partial.data);
         }
     });

@@ -152,8 +152,9 @@ class ArrayVisits(ArrayCurvature):
 
     def predict(self, w: Matrix, b: Vector) -> Matrix:
         if not w.any():
-            raw = np.empty((self.n_samples, b.size))
-            raw[:] = b
+            raw = np.zeros((self.n_samples, b.size))  # memory that nobody has to fill
+            if b.any():
+                raw[:] = b
             return raw
         X = self.X
         if self._is_narrow(w.shape[1]):
