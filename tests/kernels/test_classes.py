@@ -17,8 +17,6 @@ from drago.rows.array_curvature import Chosen
 from drago.solvers import class_descent
 from drago.terms.losses import Multinomial
 
-SHAPES = [(1, 1, 2), (5, 3, 3), (64, 7, 4), (131, 4, 17), (70, 33, 9), (9, 2, 200)]
-
 
 def problem_of(n=60, d=4, k=5, seed=0, **more):
     rng = np.random.default_rng(seed)
@@ -28,17 +26,21 @@ def problem_of(n=60, d=4, k=5, seed=0, **more):
     return drago.DROProblem(X, y, loss="multinomial", **settings)
 
 
-@pytest.mark.parametrize(("n", "d", "k"), SHAPES)
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 140), st.integers(1, 40), st.integers(1, 70))
 def test_products_by_tiles(n, d, k):
+    """Whatever is left beside whole tiles, and nothing is written beyond."""
     rng = np.random.default_rng(n)
     X, w, b = rng.normal(size=(n, d)), rng.normal(size=(d, k)), rng.normal(size=k)
-    raw, out, sums = np.empty((n, k)), np.empty((d, k)), np.empty(k)
+    room = np.full((n + 2, k), np.nan), np.full((d + 2, k), np.nan)
+    (raw, out), sums = (each[1:-1] for each in room), np.empty(k)
     kernels.narrow_predict(X, w, b, raw)
     np.testing.assert_allclose(raw, X @ w + b, rtol=1e-12, atol=1e-12)
     q, slopes = rng.random(n) * (rng.random(n) < 0.6), rng.normal(size=(n, k))
     kernels.narrow_gradient(X, q, slopes, out, sums)
     np.testing.assert_allclose(out, X.T @ (q[:, None] * slopes), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(sums, q @ slopes, rtol=1e-12, atol=1e-12)
+    assert all(np.isnan(each[[0, -1]]).all() for each in room)
     step = rng.normal(size=(n, k))
     found = kernels.slope_along(q, slopes, step)
     np.testing.assert_allclose(found, (q[:, None] * slopes * step).sum(), rtol=1e-11, atol=1e-12)

@@ -58,8 +58,8 @@ struct ClassMemory {
 inline constexpr double wolfe_fall = 1e-4, wolfe_flat = 0.6, search_rounding = 1e-14;
 inline constexpr int search_trials = 25, search_slow = 2;
 inline constexpr double search_longest = 1e10;
-// Raw predictions of this many by the rows of a tile are made and used at once.
-inline constexpr Index cached_entries = 1024;
+// About so many raw predictions are made and used at once, by the rows of a few tiles.
+inline constexpr Index cached_entries = 4096;
 // A weight lies on its cap up to this share; what the diagonal of a Hessian is raised by, and that
 // of the intercepts, which are not determined.
 inline constexpr double on_cap = 1e-12, newton_ridge = 1e-13, newton_level = 1e-10;
@@ -335,7 +335,9 @@ class ClassDescent {
     }
 
     // Rows whose raw predictions stay in the cache.
-    Index at_once() const { return std::max(cached_entries / k, Index{1}) * narrow_rows; }
+    Index at_once() const {
+        return std::max(cached_entries / (NarrowTile::rows * k), Index{1}) * NarrowTile::rows;
+    }
 
     // Columns of theirs.
     Index wide() const { return class_width(k); }

@@ -136,8 +136,8 @@ DRAGO_INLINE std::array<double, K> sums(Index n, Term term) {
     return detail::split_sums<K>(n, term, std::make_index_sequence<K>{});
 }
 
-// Calls found(i) in order for the places lo <= i < hi where there(i) says so. These are marked in bits
-// first: a branch for each place would be one that nobody can foretell.
+// Calls found(i) in order for the places lo <= i < hi where there(i) says so. These are marked in
+// bits first: a branch for each place would be one that nobody can foretell.
 template <class There, class Found>
 DRAGO_INLINE void each_where(Index lo, Index hi, There there, Found found) {
     for (Index start = lo; start < hi; start += 64) {

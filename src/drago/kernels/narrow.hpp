@@ -4,14 +4,51 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <utility>
 
+#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
 
-// Columns of a tile, and rows of it; columns are filled up with zeros.
-inline constexpr Index narrow_step = 8;
-inline constexpr int narrow_rows = 4;
+// So many numbers that lie in memory side by side; a template would forget their alignment.
+struct Eight {
+    static constexpr int size = 8;
+    typedef double Lanes __attribute__((vector_size(64), aligned(8), may_alias));
+};
+struct Four {
+    static constexpr int size = 4;
+    typedef double Lanes __attribute__((vector_size(32), aligned(8), may_alias));
+};
+struct Two {
+    static constexpr int size = 2;
+    typedef double Lanes __attribute__((vector_size(16), aligned(8), may_alias));
+};
+
+// A tile of so many rows, or features, and of columns that are so many times what a register holds.
+template <class Of, int times, int most>
+struct Tile {
+    using Numbers = Of;
+    static constexpr int vectors = times, rows = most, columns = times * Of::size;
+};
+
+// Columns are filled up to a multiple of so many, that of the narrow tile; those before go into the
+// wider ones. The sums of a tile stay in the registers, and no others.
+inline constexpr Index narrow_step = 4;
+#if defined(__AVX512F__)
+using WideTile = Tile<Eight, 2, 8>;
+using MediumTile = Tile<Eight, 1, 8>;
+using NarrowTile = Tile<Four, 1, 8>;
+#elif defined(__AVX__)
+using WideTile = Tile<Four, 2, 4>;
+using MediumTile = WideTile;
+using NarrowTile = Tile<Four, 1, 8>;
+#else
+using WideTile = Tile<Two, 4, 4>;
+using MediumTile = WideTile;
+using NarrowTile = Tile<Two, 2, 4>;
+#endif
 // Rows at a time whose features stay in the cache.
 inline constexpr Index narrow_block = 64;
 
@@ -19,69 +56,123 @@ inline Index narrow_width(Index k) { return (k + narrow_step - 1) / narrow_step 
 
 namespace detail {
 
-// raw = X w + b for `count` rows of X (at most a tile) and `wide` columns.
-template <int wide>
-inline void predict_tile(const double* const* x, int count, Index d, const double* w, Index width,
-                         const double* b, double* raw, Index k, Index left) {
-    double sum[narrow_rows][wide];
-    for (int r = 0; r < narrow_rows; ++r)
-        for (int c = 0; c < wide; ++c) sum[r][c] = b[c];
-    for (Index j = 0; j < d; ++j) {
-        const double* __restrict column = w + j * width;
-        for (int r = 0; r < narrow_rows; ++r) {
-            const double factor = x[r][j];
-#pragma omp simd
-            for (int c = 0; c < wide; ++c) sum[r][c] += factor * column[c];
-        }
-    }
-    if (left >= wide) {
-        for (int r = 0; r < count; ++r)
-            for (int c = 0; c < wide; ++c) raw[r * k + c] = sum[r][c];
-        return;
-    }
-    for (int r = 0; r < count; ++r)
-        for (int c = 0; c < wide; ++c)
-            if (c < left) raw[r * k + c] = sum[r][c];
+// run(i) for i = 0, 1, ..., each a constant: what a tile sums is to have names, not places.
+template <int... i, class Run>
+DRAGO_INLINE void each_of(std::integer_sequence<int, i...>, Run run) {
+    (run(std::integral_constant<int, i>{}), ...);
+}
+template <int count, class Run>
+DRAGO_INLINE void each_of(Run run) {
+    each_of(std::make_integer_sequence<int, count>{}, run);
 }
 
-// out (d x width) += x' s for `rows` rows: the features j.. and the columns from `first` on.
-template <int wide>
-inline void gradient_tile(const double* const* x, Index rows, Index j, int features,
-                          const double* s, Index width, double* out) {
-    double sum[narrow_rows][wide] = {};
-    if (features == narrow_rows) {
-        for (Index i = 0; i < rows; ++i) {
-            const double *__restrict row = x[i] + j, *__restrict own = s + i * width;
-            for (int r = 0; r < narrow_rows; ++r) {
-#pragma omp simd
-                for (int c = 0; c < wide; ++c) sum[r][c] += row[r] * own[c];
-            }
-        }
-    } else {
-        for (Index i = 0; i < rows; ++i) {
-            const double *__restrict row = x[i] + j, *__restrict own = s + i * width;
-            for (int r = 0; r < features; ++r) {
-#pragma omp simd
-                for (int c = 0; c < wide; ++c) sum[r][c] += row[r] * own[c];
-            }
-        }
+// run(r, v) for the rows of a tile and its vectors side by side.
+template <int rows, int vectors, class Run>
+DRAGO_INLINE void each_sum(Run run) {
+    each_of<rows>([&](auto r) DRAGO_INLINED {
+        each_of<vectors>([&](auto v) DRAGO_INLINED { run(r, v); });
+    });
+}
+
+// raw = X w + b for some rows of d features and the columns of a tile; `left` is how many of these
+// there are.
+template <class Tile, int rows>
+inline void predict_tile(const double* x, Index d, const double* w, Index width, const double* b,
+                         double* raw, Index stride, Index left) {
+    using Lanes = typename Tile::Numbers::Lanes;
+    constexpr int size = Tile::Numbers::size, vectors = Tile::vectors;
+    Lanes sum[rows][vectors];
+    each_sum<rows, vectors>([&](auto r, auto v) DRAGO_INLINED {
+        sum[r][v] = *reinterpret_cast<const Lanes*>(b + v * size);
+    });
+    // Some rows share an address: gcc keeps one for each, which are more than the registers.
+    constexpr int shared = 3, addresses = (rows + shared - 1) / shared;
+    const auto bytes = static_cast<Index>(sizeof(double)) * d;
+    const char* from[addresses];
+    each_of<addresses>([&](auto a) DRAGO_INLINED {
+        from[a] = reinterpret_cast<const char*>(x + a * shared * d);
+    });
+    for (Index j = 0; j < d; ++j, w += width) {
+        each_of<addresses>([&](auto a) DRAGO_INLINED { asm("" : "+r"(from[a])); });
+        each_sum<rows, vectors>([&](auto r, auto v) DRAGO_INLINED {
+            const char* at = from[r / shared] + r % shared * bytes;
+            sum[r][v] += *reinterpret_cast<const double*>(at) *
+                         *reinterpret_cast<const Lanes*>(w + v * size);
+        });
+        each_of<addresses>([&](auto a) DRAGO_INLINED { from[a] += sizeof(double); });
     }
-    for (int r = 0; r < features; ++r)
-        for (int c = 0; c < wide; ++c) out[r * width + c] += sum[r][c];
+    each_of<rows>([&](auto r) DRAGO_INLINED {
+        double* to = raw + r * stride;
+        if (left >= Tile::columns) {
+            each_of<vectors>([&](auto v) DRAGO_INLINED {
+                *reinterpret_cast<Lanes*>(to + v * size) = sum[r][v];
+            });
+        } else {
+            double own[Tile::columns];
+            std::memcpy(own, sum[r], sizeof own);
+            for (Index c = 0; c < left; ++c) to[c] = own[c];
+        }
+    });
+}
+
+// out (d x width) += x' s for `rows` rows: some features and the columns of a tile.
+template <class Tile, int features>
+inline void gradient_tile(const double* const* x, Index rows, Index j, const double* s,
+                          Index width, double* out) {
+    using Lanes = typename Tile::Numbers::Lanes;
+    constexpr int size = Tile::Numbers::size, vectors = Tile::vectors;
+    Lanes sum[features][vectors] = {};
+    for (Index i = 0; i < rows; ++i, s += width) {
+        const double* row = x[i] + j;
+        asm("" : "+r"(row));  // or gcc keeps an address for each feature, again
+        each_sum<features, vectors>([&](auto r, auto v) DRAGO_INLINED {
+            sum[r][v] += row[r] * *reinterpret_cast<const Lanes*>(s + v * size);
+        });
+    }
+    each_sum<features, vectors>([&](auto r, auto v) DRAGO_INLINED {
+        *reinterpret_cast<Lanes*>(out + r * width + v * size) += sum[r][v];
+    });
+}
+
+// work(tile, c) for columns from 0 to `width` on, in wide tiles first.
+template <class Work>
+DRAGO_INLINE void over_columns(Index width, Work work) {
+    Index c = 0;
+    for (; c + WideTile::columns <= width; c += WideTile::columns) work(WideTile{}, c);
+    if constexpr (MediumTile::columns < WideTile::columns)
+        for (; c + MediumTile::columns <= width; c += MediumTile::columns) work(MediumTile{}, c);
+    if (c < width) work(NarrowTile{}, c);
+}
+
+// part(size, first) for rows or features from `first` to `end`: `most` at a time, which is a power
+// of 2, and fewer at the end.
+template <int most, class Part>
+DRAGO_INLINE void in_parts(Index first, Index end, Part part) {
+    for (; first + most <= end; first += most) part(std::integral_constant<int, most>{}, first);
+    if constexpr (most > 1) in_parts<most / 2>(first, end, part);
 }
 
 // total (d x width) += x' s for some rows.
 [[gnu::noinline]] inline void add_rows(const double* const* x, Index count, Index d,
                                        const double* s, Index width, double* total) {
-    for (Index j = 0; j < d; j += narrow_rows) {
-        const int features = static_cast<int>(std::min<Index>(narrow_rows, d - j));
-        Index c = 0;
-        for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
-            gradient_tile<2 * narrow_step>(x, count, j, features, s + c, width,
-                                           total + j * width + c);
-        if (c < width)
-            gradient_tile<narrow_step>(x, count, j, features, s + c, width,
-                                       total + j * width + c);
+    over_columns(width, [&](auto tile, Index c) {
+        in_parts<tile.rows>(0, d, [&](auto features, Index j) {
+            gradient_tile<decltype(tile), features>(x, count, j, s + c, width,
+                                                    total + j * width + c);
+        });
+    });
+}
+
+// total += the sums of the columns of s.
+inline void add_columns(Index rows, const double* s, Index width, double* total) {
+    for (Index c = 0; c < width; c += narrow_step) {
+        double sum[narrow_step] = {};
+        for (Index i = 0; i < rows; ++i, s += width) {
+#pragma omp simd
+            for (Index r = 0; r < narrow_step; ++r) sum[r] += s[c + r];
+        }
+        for (Index r = 0; r < narrow_step; ++r) total[c + r] += sum[r];
+        s -= rows * width;
     }
 }
 
@@ -102,18 +193,15 @@ class NarrowProduct {
     // With so many columns in a row of `raw`.
     [[gnu::noinline]] void rows(Mat<const double> X, double* raw, Index stride) const {
         const double *w = filled.data(), *shift = w + d * width;
-        for (Index i = 0; i < X.rows; i += narrow_rows) {
-            const int count = static_cast<int>(std::min<Index>(narrow_rows, X.rows - i));
-            const double* x[narrow_rows];
-            for (int r = 0; r < narrow_rows; ++r) x[r] = X.row(i + std::min(r, count - 1));
-            double* to = raw + i * stride;
-            Index c = 0;
-            for (; c + 2 * narrow_step <= width; c += 2 * narrow_step)
-                detail::predict_tile<2 * narrow_step>(x, count, d, w + c, width, shift + c, to + c,
-                                                      stride, stride - c);
-            if (c < width)
-                detail::predict_tile<narrow_step>(x, count, d, w + c, width, shift + c, to + c,
-                                                  stride, stride - c);
+        for (Index start = 0; start < X.rows; start += narrow_block) {
+            const Index end = std::min(start + narrow_block, X.rows);
+            detail::over_columns(width, [&](auto tile, Index c) {
+                detail::in_parts<tile.rows>(start, end, [&](auto rows, Index i) {
+                    detail::predict_tile<decltype(tile), rows>(X.row(i), d, w + c, width, shift + c,
+                                                               raw + i * stride + c, stride,
+                                                               stride - c);
+                });
+            });
         }
     }
 
@@ -136,18 +224,15 @@ inline void narrow_gradient(Mat<const double> X, In q, Mat<const double> slopes,
     Index size = 0;
     const auto add = [&] {
         detail::add_rows(x, size, d, s, width, total);
+        detail::add_columns(size, s, width, last);
         size = 0;
     };
     for (Index i = 0; i < n; ++i) {
         const double weight = q[i];
         if (weight == 0.0) continue;
         const double* __restrict from = slopes.row(i);
-        double *__restrict to = s + size * width, *__restrict sum = last;
-#pragma omp simd
-        for (Index c = 0; c < k; ++c) {
-            to[c] = weight * from[c];
-            sum[c] += to[c];
-        }
+        double* __restrict to = s + size * width;
+        for (Index c = 0; c < k; ++c) to[c] = weight * from[c];
         x[size] = X.row(i);
         if (++size == narrow_block) add();
     }
