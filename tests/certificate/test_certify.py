@@ -348,7 +348,7 @@ def test_judge_stops_at_its_target():
 @pytest.mark.parametrize("distance", [1e-3, 1e-1])
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_a_look_ends_early_only_where_it_would_fail(loss, distance):
-    """The heaviest rows tell what all of them would give at least, where the loss is quadratic."""
+    """The heaviest rows tell about what all of them would give, where the loss is quadratic."""
     rng = np.random.default_rng(1)
     X = rng.standard_normal((40_000, 8))
     y = X @ rng.standard_normal(8) + rng.logistic(size=40_000)
@@ -360,17 +360,49 @@ def test_a_look_ends_early_only_where_it_would_fail(loss, distance):
     ev = problem.evaluate(best + distance * rng.standard_normal(best.shape), np.zeros(1))
     whole = judge(problem, ev, predictions=0)
     for share in (0.5, 1.01, 2.0):
-        foreseen, target = [], share * whole.rel_gap
-        found = judge(problem, ev, target=target, predictions=0, foresee=foreseen.append)
+        target = share * whole.rel_gap
+        found = judge(problem, ev, target=target, predictions=0, is_look=True)
         without = judge(problem, ev, target=target, predictions=0)
         if loss == "squared" and share < 1:
-            assert len(foreseen) == 1
-            assert 0.5 * whole.gap < foreseen[0] < 1.1 * whole.gap
+            assert 0.5 * whole.gap < found.foreseen < 1.1 * whole.gap
             assert found.rel_gap > target and without.rel_gap > target
             assert found.n_passes < 0.7 * without.n_passes
         else:
-            assert foreseen == []
+            assert found.foreseen == without.foreseen == np.inf
             assert (found.gap, found.n_passes) == (without.gap, without.n_passes)
+
+
+@pytest.mark.parametrize("share", [0.75, 1.01])
+def test_a_look_with_a_loose_target_ends_early_only_where_it_would_fail(share):
+    """Far from the optimum the relative gap is far from the gap by what there is to gain."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((40_000, 8))
+    y = X @ rng.standard_normal(8) + rng.logistic(size=40_000)
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.5), shift_cost=0.5, l2_reg=1e-3)
+    best = drago.solve(problem, tol=1e-9).coef.reshape(-1, 1)
+    ev = problem.evaluate(0.3 * best, np.zeros(1))
+    whole = judge(problem, ev, predictions=0)
+    assert 0.3 < whole.rel_gap < 0.7
+    found = judge(problem, ev, target=share * whole.rel_gap, predictions=0, is_look=True)
+    assert (found.rel_gap <= share * whole.rel_gap) is (share > 1)
+    assert np.isfinite(found.foreseen) == (share < 1)
+
+
+def test_a_look_without_hope_for_the_exact_weights_tries_the_others():
+    """Weights of a method may be near the optimal ones where those of the losses are not."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((40_000, 8))
+    y = X @ rng.standard_normal(8) + rng.logistic(size=40_000)
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.1), shift_cost=1e-3, l2_reg=1e-3)
+    optimum = drago.solve(problem, tol=1e-10)
+    w = optimum.coef.reshape(-1, 1) + 1e-2 * rng.standard_normal((8, 1))
+    ev, q = problem.evaluate(w, np.zeros(1)), optimum.dual_weights
+    alone = judge(problem, ev, target=0.0, predictions=0).rel_gap
+    others = judge(problem, ev, q, target=0.0, predictions=0).rel_gap
+    assert others < 0.8 * alone
+    target = np.sqrt(others * alone)
+    found = judge(problem, ev, q, target=target, predictions=0, is_look=True)
+    assert np.isfinite(found.foreseen) and found.rel_gap <= target
 
 
 def test_intercept_certificate_does_not_depend_on_the_origin_of_y():

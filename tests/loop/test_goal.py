@@ -79,9 +79,9 @@ def test_what_a_look_foresaw_teaches_as_much(convex):
     value, goal, found = convex.reference[0], Goal(convex, 1e-2), best(convex)
     here = at(convex, gap_estimate=1e-3 * value, primal_estimate=0.5 * value)
     loose = replace(found.point[0], gap=0.5 * value)
-    goal.learn(loose, here, foreseen=1e-2 * value)
+    goal.learn(replace(loose, foreseen=1e-2 * value), here)
     assert goal.factor == pytest.approx(10.0)
-    goal.learn(loose, here, foreseen=value)
+    goal.learn(replace(loose, foreseen=value), here)
     assert goal.factor == pytest.approx(500.0)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import cases
 import drago
@@ -99,7 +100,7 @@ def test_less_than_float64_is_not_believed(problem, monkeypatch):
 
 
 def test_only_the_first_look_on_large_data_foresees():
-    """The others have to tell what they can; what one of them foresaw is not kept for the next."""
+    """The others have to tell what they can, and so has the first if it is the last."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((70_000, 8))
     w = rng.standard_normal((8, 1))
@@ -108,8 +109,24 @@ def test_only_the_first_look_on_large_data_foresees():
     judge, budget = made(problem)
     assert budget.is_first_look
     near = Iterate(w, np.zeros(1), 1, 1.0, 1)
-    certificate, *_ = judge.certify(near, budget.credit(1.0))
-    assert judge.foreseen < certificate.gap
+    last, *_ = judge.certify(near, budget.credit(1.0), is_last=True)
+    assert last.foreseen == np.inf
+    look, *_ = judge.certify(near, budget.credit(1.0))
+    assert last.gap < 0.5 * look.gap
     budget.looked(1)
-    judge.certify(near, AMPLE)
-    assert judge.foreseen == np.inf
+    later, *_ = judge.certify(near, AMPLE)
+    assert later.foreseen == np.inf
+    assert 0.5 * later.gap < look.foreseen < 1.5 * later.gap
+
+
+def test_a_solve_that_ends_with_its_first_certificate_spares_nothing():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((70_000, 8))
+    y = X @ rng.standard_normal(8) + rng.standard_normal(70_000)
+    problem = drago.DROProblem(X, y, uncertainty=drago.CVaR(0.5), shift_cost=0.5, l2_reg=1e-3)
+    for method in ("lbfgs", drago.Drago(), drago.LBFGS(metric="auto", progressive=True)):
+        with pytest.warns(ConvergenceWarning):
+            result = drago.solve(problem, method, tol=1e-12, max_iter=1)
+        best = drago.certify(problem, result.coef)
+        assert result.status == "max_iter"
+        assert result.rel_gap < 2.5 * best.rel_gap

@@ -55,6 +55,9 @@ class Certificate:
     stationarity : float or None
         ``||grad P(w)||`` of a problem that is not known to be convex. There is no bound then: the
         gap is infinite.
+    foreseen : float
+        About the gap that more effort would give, where a look ended early because that is too
+        large; otherwise infinite.
 
     Examples
     --------
@@ -78,6 +81,7 @@ class Certificate:
     n_passes: float = 0.0
     cancelling: float = 0.0
     stationarity: float | None = None
+    foreseen: float = math.inf
 
     def __repr__(self) -> str:
         return (

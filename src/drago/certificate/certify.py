@@ -94,7 +94,7 @@ def judge(
     credit: float = AMPLE,
     predictions: int = 3,
     is_late: Callable[[], bool] = lambda: False,
-    foresee: Callable[[float], None] | None = None,
+    is_look: bool = False,
 ) -> Certificate:
     """The certificate at an evaluated point, with effort until `target` is reached.
 
@@ -112,14 +112,13 @@ def judge(
         Newton steps that may be tried to predict the optimal weights.
     is_late : callable, optional
         Whether there is no time for another bound.
-    foresee : callable, optional
-        Given for a look that is to end where more rows would not lead to the target: told the gap
-        that is expected of all of them.
+    is_look : bool
+        Whether to end where the curvature of more rows is not expected to lead to the target.
     """
     oracle = oracle or problem.dual_oracle()
     if not problem.is_convex:
         return _flatness(problem, ev, oracle)
-    search = GapSearch(problem, ev, oracle, target, credit, exact, is_late, foresee)
+    search = GapSearch(problem, ev, oracle, target, credit, exact, is_late, is_look)
     search.run(q, predictions)
     return search.result()
 

@@ -150,7 +150,7 @@ class _MetricRule:
     raised: float = 300.0
     """By how much the shift cost is raised, in units of what an error of P allows."""
     raised_of_classes: float = 100.0
-    """The same for losses of classes, whose own curvature is not known much better."""
+    """The same for losses of classes, whose own curvature changes along the way."""
 
 
 _RULE = _MetricRule()

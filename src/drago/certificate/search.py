@@ -72,7 +72,7 @@ class GapSearch:
         credit: float,
         exact: tuple[RowVector, Gradient] | None = None,
         is_late: Callable[[], bool] = lambda: False,
-        foresee: Callable[[float], None] | None = None,
+        is_look: bool = False,
     ) -> None:
         self.problem, self.ev, self.oracle = problem, ev, oracle
         self.target, self.credit, self._is_late = target, credit, is_late
@@ -83,7 +83,7 @@ class GapSearch:
         self.reference, self.cancelling = problem.reference[0], problem.cancelling
         self.passes = 0.0
         self.tried_curvature = False
-        self._foresee, self._is_hopeless = foresee, False
+        self.is_look, self._is_hopeless, self.foreseen = is_look, False, math.inf
         self.rest: float | None = None  # what steps toward a minimum may leave, if that is given
         self.known: tuple[RowVector | None, float] = (None, np.inf)  # some weights and their slack
         self._counted: tuple[RowVector | None, int] = (None, 0)
@@ -123,6 +123,7 @@ class GapSearch:
 
     def try_all(self, q: RowVector, g: Gradient) -> None:
         """The bounds for some weights, cheap ones first."""
+        self._is_hopeless = False
         self._try_tangent(q, g)
         if not self._wants_more():
             return
@@ -169,6 +170,7 @@ class GapSearch:
             reference=self.reference,
             cancelling=self.cancelling,
             n_passes=self.passes,
+            foreseen=self.foreseen,
         )
 
     def _count(self, q: RowVector) -> int:
@@ -231,23 +233,23 @@ class GapSearch:
             self._keep(inner + slack, "curvature", q)
             if self._is_enough() or self._is_cut_short():
                 return tried
-            self._look_ahead(inner * tried / support, room, slack)
+            self._look_ahead(inner * tried / support, slack)
             if self._is_hopeless:
                 return tried
             size = _RULE.growth * tried
             if np.isfinite(inner) and room > 0:
                 size = max(size, int(min(1.5 * tried * inner / room, 1e15)))
 
-    def _look_ahead(self, with_all: float, room: float, slack: float) -> None:
-        """End a look here, where about this is what the curvature of all rows of weight gives.
+    def _look_ahead(self, with_all: float, slack: float) -> None:
+        """End a look where about this is what the curvature of all rows of weight would give.
 
-        Of quadratic losses it is foreseen well, from few rows that have no less weight than others.
+        For quadratic losses: there few rows, which have no less weight than others, tell it well.
         """
-        if self._foresee is None or not self.problem.loss.is_quadratic:
+        if not (self.is_look and self.problem.loss.is_quadratic and math.isfinite(with_all)):
             return
-        if 0.0 < _RULE.hopeless * room < with_all < np.inf:
+        if not self._is_small(with_all / _RULE.hopeless + slack):
             self._is_hopeless = True
-            self._foresee(with_all + slack)
+            self.foreseen = min(self.foreseen, with_all + slack)
 
     def _keep(self, gap: float, bound: str, q: RowVector) -> None:
         if gap < self.gap:

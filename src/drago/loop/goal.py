@@ -32,7 +32,8 @@ class Goal:
     Attributes
     ----------
     factor : float
-        The certified gap divided by the method's estimate of it, at the last certificate.
+        The gap that was certified, or foreseen, divided by the method's estimate of it, at the last
+        certificate.
     """
 
     def __init__(self, problem: DROProblem, tol: float) -> None:
@@ -64,9 +65,9 @@ class Goal:
         primal, reference = _objective(iterate, best)
         return self.tol * max(reference - primal, 0.0) / max(self.factor, _TINY)
 
-    def learn(self, certificate: Certificate, iterate: Iterate, foreseen: float = np.inf) -> None:
-        """Compare a method's estimate with the certificate of its point, or what it foresaw."""
-        found = measure(certificate, min(certificate.gap, foreseen))
+    def learn(self, certificate: Certificate, iterate: Iterate) -> None:
+        """Compare a method's estimate with the certificate of its point, or what that foresaw."""
+        found = measure(certificate, min(certificate.gap, certificate.foreseen))
         known = math.isfinite(found) and math.isfinite(iterate.gap_estimate)
         if known and iterate.gap_estimate > 0:
             self.factor = found / iterate.gap_estimate

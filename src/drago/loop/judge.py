@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -43,9 +42,6 @@ class Judge:
         The same problem in float64, which certificates are made with.
     oracle : DualOracle
         Of the problem that the method works on; remembers where its last search ended.
-    foreseen : float
-        The gap that the last certificate would have had with more effort, where it was a look that
-        foresaw a failure; otherwise infinite.
     """
 
     def __init__(
@@ -57,10 +53,12 @@ class Judge:
     ) -> None:
         self._problem, self._tol, self._budget, self._is_late = problem, tol, budget, is_late
         self.exact, self.oracle = problem.in_float64, problem.dual_oracle()
-        self.foreseen = math.inf
 
-    def certify(self, iterate: Iterate, credit: float) -> Entry:
-        """The certificate of a point, for no more than `credit` passes, and the point."""
+    def certify(self, iterate: Iterate, credit: float, is_last: bool = False) -> Entry:
+        """The certificate of a point, for no more than `credit` passes, and the point.
+
+        If it is not the last one, the first on large data is a look, which may end early.
+        """
         problem, ev, q, oracle = self._problem, self.trusted(iterate), iterate.q, self.oracle
         exact = None if ev is None else iterate.exact
         if self.exact is not problem:
@@ -73,7 +71,6 @@ class Judge:
         # A method that keeps weights offers them; predicting others is for the last word.
         is_look = self._budget.is_first_look
         cheap = q is not None or is_look or not iterate.predicts
-        self.foreseen = math.inf
         certificate = judge(
             problem,
             ev,
@@ -84,13 +81,10 @@ class Judge:
             credit=credit,
             predictions=_PREDICTIONS if credit == AMPLE or not cheap else 0,
             is_late=self._is_late,
-            foresee=self._foresee if is_look else None,
+            is_look=is_look and not is_last,
         )
         self._budget.spend(certificate.n_passes)
         return certificate, ev.w, ev.b
-
-    def _foresee(self, gap: float) -> None:
-        self.foreseen = gap
 
     def reference(self) -> Entry:
         """The trivial model: its objective, and no bound yet."""

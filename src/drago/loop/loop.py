@@ -152,7 +152,7 @@ class Loop:
         if not is_judged and self.clock.is_late:  # since a moment ago
             is_judged = late = True
         if is_judged:
-            self._judge(iterate, self._credit(iterate, late))
+            self._judge(iterate, self._credit(iterate, late), is_last=limit or late)
         if self.goal.is_certified(self.best):
             self.stop(Status.OPTIMAL)
         if self.goal.is_stationary(self.best):
@@ -329,12 +329,14 @@ class Loop:
             credit = min(credit, self.budget.credit_for((self.time_left or 0.0) / self.clock.pace))
         return credit
 
-    def _judge(self, iterate: Iterate, credit: float, aloud: bool = True) -> None:
+    def _judge(
+        self, iterate: Iterate, credit: float, *, is_last: bool = False, aloud: bool = True
+    ) -> None:
         """Have a point certified and, with `aloud`, tell the callback."""
         with self.clock.of_evaluations():
-            found = self.judge.certify(iterate, credit)
+            found = self.judge.certify(iterate, credit, is_last)
             self.budget.looked(iterate.n_iter)
-            self.goal.learn(found[0], iterate, self.judge.foreseen)
+            self.goal.learn(found[0], iterate)
             self.best.keep(*found)
         self.ledger.write(iterate, self.budget.total(iterate.n_passes))
         if aloud and self.ledger.report():
@@ -353,7 +355,7 @@ class Loop:
         if last.n_iter != self.budget.judged_iter or is_open:
             credit = AMPLE if stalled else self.budget.credit(last.n_passes)
             try:
-                self._judge(last, credit, aloud=False)
+                self._judge(last, credit, is_last=True, aloud=False)
             except NonFiniteLossError:
                 if self.problem.loss.is_users:
                     raise
