@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 
@@ -28,6 +28,7 @@ def problem_of(n=60, d=4, k=5, seed=0, **more):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 140), st.integers(1, 40), st.integers(1, 70))
+@example(9, 2, 200)
 def test_products_by_tiles(n, d, k):
     """Whatever is left beside whole tiles, and nothing is written beyond."""
     rng = np.random.default_rng(n)

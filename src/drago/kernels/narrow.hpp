@@ -13,15 +13,15 @@
 namespace drago {
 
 // So many numbers that lie in memory side by side; a template would forget their alignment.
-struct Eight {
+struct Eights {
     static constexpr int size = 8;
     typedef double Lanes __attribute__((vector_size(64), aligned(8), may_alias));
 };
-struct Four {
+struct Fours {
     static constexpr int size = 4;
     typedef double Lanes __attribute__((vector_size(32), aligned(8), may_alias));
 };
-struct Two {
+struct Twos {
     static constexpr int size = 2;
     typedef double Lanes __attribute__((vector_size(16), aligned(8), may_alias));
 };
@@ -33,22 +33,22 @@ struct Tile {
     static constexpr int vectors = times, rows = most, columns = times * Of::size;
 };
 
-// Columns are filled up to a multiple of so many, that of the narrow tile; those before go into the
-// wider ones. The sums of a tile stay in the registers, and no others.
-inline constexpr Index narrow_step = 4;
+// The sums of a tile are to stay in the registers.
 #if defined(__AVX512F__)
-using WideTile = Tile<Eight, 2, 8>;
-using MediumTile = Tile<Eight, 1, 8>;
-using NarrowTile = Tile<Four, 1, 8>;
+using WideTile = Tile<Eights, 2, 8>;
+using MediumTile = Tile<Eights, 1, 8>;
+using NarrowTile = Tile<Fours, 1, 8>;
 #elif defined(__AVX__)
-using WideTile = Tile<Four, 2, 4>;
+using WideTile = Tile<Fours, 2, 4>;
 using MediumTile = WideTile;
-using NarrowTile = Tile<Four, 1, 8>;
+using NarrowTile = Tile<Fours, 1, 8>;
 #else
-using WideTile = Tile<Two, 4, 4>;
+using WideTile = Tile<Twos, 4, 4>;
 using MediumTile = WideTile;
-using NarrowTile = Tile<Two, 2, 4>;
+using NarrowTile = Tile<Twos, 2, 4>;
 #endif
+// Columns are filled up to a multiple of so many; those before go into the wider tiles.
+inline constexpr Index narrow_step = NarrowTile::columns;
 // Rows at a time whose features stay in the cache.
 inline constexpr Index narrow_block = 64;
 
@@ -76,11 +76,11 @@ DRAGO_INLINE void each_sum(Run run) {
 
 // raw = X w + b for some rows of d features and the columns of a tile; `left` is how many of these
 // there are.
-template <class Tile, int rows>
+template <class Of, int rows>
 inline void predict_tile(const double* x, Index d, const double* w, Index width, const double* b,
                          double* raw, Index stride, Index left) {
-    using Lanes = typename Tile::Numbers::Lanes;
-    constexpr int size = Tile::Numbers::size, vectors = Tile::vectors;
+    using Lanes = typename Of::Numbers::Lanes;
+    constexpr int size = Of::Numbers::size, vectors = Of::vectors;
     Lanes sum[rows][vectors];
     each_sum<rows, vectors>([&](auto r, auto v) DRAGO_INLINED {
         sum[r][v] = *reinterpret_cast<const Lanes*>(b + v * size);
@@ -103,12 +103,12 @@ inline void predict_tile(const double* x, Index d, const double* w, Index width,
     }
     each_of<rows>([&](auto r) DRAGO_INLINED {
         double* to = raw + r * stride;
-        if (left >= Tile::columns) {
+        if (left >= Of::columns) {
             each_of<vectors>([&](auto v) DRAGO_INLINED {
                 *reinterpret_cast<Lanes*>(to + v * size) = sum[r][v];
             });
         } else {
-            double own[Tile::columns];
+            double own[Of::columns];
             std::memcpy(own, sum[r], sizeof own);
             for (Index c = 0; c < left; ++c) to[c] = own[c];
         }
@@ -116,11 +116,11 @@ inline void predict_tile(const double* x, Index d, const double* w, Index width,
 }
 
 // out (d x width) += x' s for `rows` rows: some features and the columns of a tile.
-template <class Tile, int features>
+template <class Of, int features>
 inline void gradient_tile(const double* const* x, Index rows, Index j, const double* s,
                           Index width, double* out) {
-    using Lanes = typename Tile::Numbers::Lanes;
-    constexpr int size = Tile::Numbers::size, vectors = Tile::vectors;
+    using Lanes = typename Of::Numbers::Lanes;
+    constexpr int size = Of::Numbers::size, vectors = Of::vectors;
     Lanes sum[features][vectors] = {};
     for (Index i = 0; i < rows; ++i, s += width) {
         const double* row = x[i] + j;
@@ -141,7 +141,7 @@ DRAGO_INLINE void over_columns(Index width, Work work) {
     for (; c + WideTile::columns <= width; c += WideTile::columns) work(WideTile{}, c);
     if constexpr (MediumTile::columns < WideTile::columns)
         for (; c + MediumTile::columns <= width; c += MediumTile::columns) work(MediumTile{}, c);
-    if (c < width) work(NarrowTile{}, c);
+    for (; c < width; c += NarrowTile::columns) work(NarrowTile{}, c);
 }
 
 // part(size, first) for rows or features from `first` to `end`: `most` at a time, which is a power
@@ -167,12 +167,12 @@ DRAGO_INLINE void in_parts(Index first, Index end, Part part) {
 inline void add_columns(Index rows, const double* s, Index width, double* total) {
     for (Index c = 0; c < width; c += narrow_step) {
         double sum[narrow_step] = {};
-        for (Index i = 0; i < rows; ++i, s += width) {
+        const double* from = s + c;
+        for (Index i = 0; i < rows; ++i, from += width) {
 #pragma omp simd
-            for (Index r = 0; r < narrow_step; ++r) sum[r] += s[c + r];
+            for (Index r = 0; r < narrow_step; ++r) sum[r] += from[r];
         }
         for (Index r = 0; r < narrow_step; ++r) total[c + r] += sum[r];
-        s -= rows * width;
     }
 }
 
