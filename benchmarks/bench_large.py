@@ -6,8 +6,8 @@ visit    losses and gradient (`problem.visit`) by loss, set and storage, beside 
          two products ``X @ w`` and ``X.T @ r``, on one thread; the point moves a little between
          visits, as it does on the way of a solve. `pass` is the reading of X alone, without the
          search for the weights and the rows whose weight was not as it was guessed
-threads  solves certified to 1e-6 with two threads and with one, and ``X @ w`` by two threads of
-         BLAS and by one, which tells what a second core gives in this run
+threads  solves certified to 1e-6 with two threads and with one, and what a second thread gives in
+         the same run to ``X @ w`` by BLAS, and to one reading of X within a visit
 
 In each row all are measured in turn; times are medians. Fits beside those of other packages are
 those of `bench_peers.py`.
@@ -16,8 +16,10 @@ those of `bench_peers.py`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 if __name__ == "__main__":  # before BLAS is loaded
@@ -137,56 +139,55 @@ def visit(options: argparse.Namespace) -> list[dict[str, Any]]:
 # ----------------------------------------------------------------------------------- threads
 
 
-def problems(n: int, quick: bool) -> Iterator[tuple[dict[str, Any], Callable[..., Any], Any, Any]]:
-    """What names a problem, its solve, and the rows."""
-    for loss in ("squared", "logistic"):
-        for condition in (1.0, 1e3):
-            X, y = data(n, 50, condition, loss)
-            for tail in (0.1, 0.5):
-                for shift_cost in (0.05, 1e-3):
-                    if quick and shift_cost < 0.05:
-                        continue
-
-                    def solve(
-                        n_threads: int,
-                        X: Any = X,
-                        y: Any = y,
-                        loss: str = loss,
-                        tail: float = tail,
-                        shift_cost: float = shift_cost,
-                    ) -> Any:
-                        problem = drago.DROProblem(
-                            X,
-                            y,
-                            loss=loss,
-                            uncertainty=drago.CVaR(tail),
-                            shift_cost=shift_cost,
-                            l2_reg=L2_REG,
-                        )
-                        result = drago.solve(problem, tol=TOL, n_threads=n_threads)
-                        assert result.status == "optimal"
-                        return result
-
-                    name = {"loss": loss, "condition": condition, "tail": tail}
-                    yield name | {"shift_cost": shift_cost}, solve, X, y
+def problems(n: int, quick: bool) -> Iterator[tuple[dict[str, Any], Callable[[], Any], Any]]:
+    """What names a problem, who poses it, and its features."""
+    for loss, condition in itertools.product(("squared", "logistic"), (1.0, 1e3)):
+        X, y = data(n, 50, condition, loss)
+        for tail, shift_cost in itertools.product((0.1, 0.5), (0.05, 1e-3)):
+            if quick and shift_cost < 0.05:
+                continue
+            pose = partial(
+                drago.DROProblem,
+                X,
+                y,
+                loss=loss,
+                uncertainty=drago.CVaR(tail),
+                shift_cost=shift_cost,
+                l2_reg=L2_REG,
+            )
+            name = {"loss": loss, "condition": condition, "tail": tail}
+            yield name | {"shift_cost": shift_cost}, pose, X
 
 
 def threads(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Solves with two threads and with one, and what a second core gives to BLAS."""
+    """Solves with two threads and with one, and what a second core gives to BLAS and to a pass."""
     columns = dict.fromkeys(("one_ms", "two_ms"), "6.0f")
-    table = Table(NAMES | columns | {"gain": "5.2f", "product_gain": "12.2f"})
-    for name, solve, X, _ in problems(options.rows, options.quick):
+    gains = ("product_gain", "pass_gain")
+    table = Table(NAMES | columns | {"gain": "5.2f"} | dict.fromkeys(gains, "12.2f"))
+    for name, pose, X in problems(options.rows, options.quick):
         w = np.ones(X.shape[1])
+        read = passing(pose(), w[:, None])
+
+        def solve(k: int, pose: Any = pose) -> None:
+            result = drago.solve(pose(), tol=TOL, n_threads=k)
+            assert result.status == "optimal"
 
         def product(k: int, X: Any = X, w: Any = w) -> None:
             with threadpool_limits(k):
                 X @ w
 
-        what = {f"{k} threads": lambda f=solve, k=k: f(k) for k in (1, 2)}
-        what |= {f"product {k}": lambda f=product, k=k: f(k) for k in (1, 2)}
-        one, two, product_one, product_two = medians_in_turn(what, options.runs).values()
-        gains = {"gain": one / two, "product_gain": product_one / product_two}
-        table.add(name | {"one_ms": 1e3 * one, "two_ms": 1e3 * two} | gains)
+        def reading(k: int, read: Any = read) -> None:
+            with limited(k):
+                read()
+
+        what = {
+            f"{key} {k}": partial(run, k)
+            for key, run in (("solve", solve), ("product", product), ("pass", reading))
+            for k in (1, 2)
+        }
+        one, two, *others = medians_in_turn(what, options.runs).values()
+        row = {"one_ms": 1e3 * one, "two_ms": 1e3 * two, "gain": one / two}
+        table.add(name | row | dict(zip(gains, np.divide(others[::2], others[1::2]), strict=True)))
     return table.rows
 
 
