@@ -180,7 +180,7 @@ def threads(options: argparse.Namespace) -> list[dict[str, Any]]:
             with limited(k):
                 read()
 
-        # The product last: a thread of BLAS keeps its core busy for a while, here beside one of ours.
+        # The product last: its thread keeps a core busy for a while, which here nobody misses.
         what = {
             f"{key} {k}": partial(run, k)
             for key, run in (("solve", solve), ("pass", reading), ("product", product))
