@@ -260,10 +260,10 @@ def test_estimators_keep_the_answer_and_raise(before_the_result_is_kept, monkeyp
     place = (drago.DRORegressor, "_shapes") if before_the_result_is_kept else (base.Loop, "_judge")
     kept = getattr(*place)
 
-    def pressed(*args):
+    def pressed(*args, **more):
         press()
         monkeypatch.setattr(*place, kept)
-        return kept(*args)
+        return kept(*args, **more)
 
     monkeypatch.setattr(*place, pressed)
     with warnings.catch_warnings():
