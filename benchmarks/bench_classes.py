@@ -9,8 +9,9 @@ count; every run has a problem of its own, so that nothing is remembered.
 
     held_out   data sets that the rule of `auto` was not fitted on
     tuning     those that it was fitted on
+    products   ``X @ W`` and ``X' S`` by our tiles and by BLAS: medians of turns, in milliseconds
 
-The two have no data set in common, and no seed (`class_problems.py`).
+The first two have no data set in common, and no seed (`class_problems.py`).
 
     DRAGO_DATA_DIR=... python benchmarks/bench_classes.py held_out [--csv FOLDER] [--quick]
         [--only TEXT] [--solvers auto drago ...]
@@ -37,9 +38,10 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 from class_problems import HELD_OUT, TUNING, Case, Source, cases  # noqa: E402
 from scipy.optimize import minimize  # noqa: E402
-from tables import Table, Tables, make_tables, parser_of  # noqa: E402
+from tables import Table, Tables, make_tables, medians_in_turn, parser_of  # noqa: E402
 
 import drago  # noqa: E402
+from drago import kernels  # noqa: E402
 from drago.certificate.certify import judge  # noqa: E402
 
 TOL = 1e-5
@@ -50,6 +52,11 @@ SHORT, LONG = 0.5, 8.0
 MOST_ITERATIONS = 20_000
 # Newton steps with which a certificate of the baseline may look for better weights.
 PREDICTIONS = 25
+# Rows, features and classes of products.
+SHAPES = (
+    *((50_000, 20, 8), (20_000, 200, 20), (8000, 100, 30), (4000, 1000, 20)),
+    *((2000, 5000, 5), (2000, 5000, 20), (2000, 5000, 40), (1000, 20_000, 20)),
+)
 # A solver may take so many times as long as the baseline, and so many seconds at least.
 PATIENCE, LEAST_LIMIT = 8.0, 2.0
 
@@ -244,7 +251,35 @@ def tuning(options: argparse.Namespace) -> list[dict[str, Any]]:
     return compare(TUNING, options)
 
 
-TABLES: Tables = {"held_out": held_out, "tuning": tuning}
+def products(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Products with X, by tiles and by BLAS."""
+    ways = ("predict", "predict_blas", "gradient", "gradient_blas")
+    table = Table(
+        {"rows": "6d", "d": "6d", "classes": "7d"} | {f"{way}_ms": "8.2f" for way in ways}
+    )
+    for n, d, k in SHAPES[: 3 if options.quick else None]:
+        rng = np.random.default_rng(0)
+        X, w, slopes = (rng.standard_normal(shape) for shape in ((n, d), (d, k), (n, k)))
+        b, q, raw, out, sums = (
+            np.zeros(k),
+            np.ones(n),
+            np.empty((n, k)),
+            np.empty((d, k)),
+            np.empty(k),
+        )
+        runs = (
+            partial(kernels.narrow_predict, X, w, b, raw),
+            partial(np.matmul, X, w),
+            partial(kernels.narrow_gradient, X, q, slopes, out, sums),
+            partial(np.matmul, X.T, slopes),
+        )
+        found = medians_in_turn(dict(zip(ways, runs, strict=True)), MOST_ROUNDS)
+        row = {f"{way}_ms": 1e3 * seconds for way, seconds in found.items()}
+        table.add({"rows": n, "d": d, "classes": k} | row)
+    return table.rows
+
+
+TABLES: Tables = {"held_out": held_out, "tuning": tuning, "products": products}
 
 
 def main() -> None:

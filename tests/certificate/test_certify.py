@@ -384,7 +384,7 @@ def test_a_look_with_a_loose_target_ends_early_only_where_it_would_fail(share):
     whole = judge(problem, ev, predictions=0)
     assert 0.3 < whole.rel_gap < 0.7
     found = judge(problem, ev, target=share * whole.rel_gap, predictions=0, is_look=True)
-    assert (found.rel_gap <= share * whole.rel_gap) is (share > 1)
+    assert (found.rel_gap <= share * whole.rel_gap) == (share > 1)
     assert np.isfinite(found.foreseen) == (share < 1)
 
 
