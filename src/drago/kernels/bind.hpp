@@ -114,9 +114,13 @@ using AnyCsr = std::variant<Csr<double, std::int32_t>, Csr<double, std::int64_t>
 AnyCsr csr(const AnyVector& data, const AnyInts& indices, const AnyInts& indptr);
 
 // A new NumPy vector that owns its entries.
-inline nb::ndarray<nb::numpy, double, nb::ndim<1>> new_vector(Index size) {
-    double* data = new double[static_cast<std::size_t>(size)];
-    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+template <class T>
+using NewVector = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+template <class T = double>
+NewVector<T> new_vector(Index size) {
+    T* data = new T[static_cast<std::size_t>(size)];
+    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
     return {data, {static_cast<std::size_t>(size)}, owner};
 }
 

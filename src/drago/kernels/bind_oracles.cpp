@@ -11,6 +11,7 @@
 #include "losses.hpp"
 #include "narrow.hpp"
 #include "threads.hpp"
+#include "vectors.hpp"
 
 namespace drago {
 
@@ -19,7 +20,8 @@ namespace {
 using namespace nb::literals;
 
 using Places = Array1<std::int64_t>;
-using Owned = nb::ndarray<nb::numpy, double, nb::ndim<1>>;
+using Owned = NewVector<double>;
+using Indices = NewVector<std::int64_t>;
 using Pair = std::tuple<double, double>;
 
 Index length(const InArray& a) { return static_cast<Index>(a.shape(0)); }
@@ -139,6 +141,44 @@ void bind_losses(nb::module_& m) {
         },
         "y"_a.noconvert(), "p"_a.noconvert(), "n_threads"_a = 1,
         "The sums of p over the labels 0 and 1, and how many labels are neither.");
+}
+
+void bind_vectors(nb::module_& m) {
+    m.def(
+        "count_above",
+        [](InArray u, double level, Index n_threads) {
+            nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
+            return count_above(view(u), level);
+        },
+        "u"_a.noconvert(), "level"_a, "n_threads"_a = 1,
+        "How many entries are greater than a level.");
+    m.def(
+        "places_above",
+        [](InArray u, double level, Index n_threads) {
+            Indices out;
+            nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
+            places_above(view(u), level, [&](Index size) {
+                const nb::gil_scoped_acquire acquire;
+                out = new_vector<std::int64_t>(size);
+                return out.data();
+            });
+            return out;
+        },
+        "u"_a.noconvert(), "level"_a, "n_threads"_a = 1,
+        "The places of the entries greater than a level, in order.");
+    m.def(
+        "extremes",
+        [](InArray u, Index n_threads) {
+            if (u.size() == 0) throw nb::value_error("there is no extreme of no entries");
+            nb::gil_scoped_release release;
+            const Helpers helpers(n_threads);
+            const auto [least, greatest] = long_extremes(view(u));
+            return std::make_tuple(least, greatest);
+        },
+        "u"_a.noconvert(), "n_threads"_a = 1,
+        "The least and the greatest entry; NaN where there is one.");
 }
 
 void bind_capped(nb::module_& m) {
@@ -388,6 +428,7 @@ void bind_ranges(nb::module_& m) {
 void bind_oracles(nb::module_& m) {
     bind_math(m);
     bind_losses(m);
+    bind_vectors(m);
     bind_capped(m);
     bind_balls(m);
     bind_spectral(m);

@@ -72,8 +72,7 @@ auto value(const InArray& y, const InArray& baseline, int code, double parameter
 
 // The arrays of a point, which Python may keep.
 struct PointArrays {
-    using NewVector = decltype(new_vector(0));
-    NewVector theta, raw, losses, slopes, q;
+    NewVector<double> theta, raw, losses, slopes, q;
 
     PointArrays(Index n, Index size)
         : theta(new_vector(size)),
@@ -86,7 +85,7 @@ struct PointArrays {
         return {of(theta), of(raw), of(losses), of(slopes), of(q)};
     }
 
-    static Out of(const NewVector& array) {
+    static Out of(const NewVector<double>& array) {
         return {array.data(), static_cast<Index>(array.shape(0))};
     }
 };

@@ -158,24 +158,39 @@ inline void sort_places(In u, Vec<std::int64_t> order) {
     });
 }
 
-// The largest entry; NaN where there is one.
-inline double largest(In u) {
-    double held[lanes];
+// `!(v <= h)` takes a NaN in; `h == h` keeps it.
+DRAGO_INLINE double greater_of(double v, double h) { return !(v <= h) & (h == h) ? v : h; }
+DRAGO_INLINE double lesser_of(double v, double h) { return !(v >= h) & (h == h) ? v : h; }
+
+struct Extremes {
+    double least, greatest;
+
+    void take(Extremes other) {
+        least = lesser_of(other.least, least);
+        greatest = greater_of(other.greatest, greatest);
+    }
+};
+
+// The least and the greatest entry; NaN where there is one.
+inline Extremes extremes(In u) {
+    double least[lanes], greatest[lanes];
     const double* __restrict at = u.data;
-    for (Index l = 0; l < lanes; ++l) held[l] = u[0];
+    for (Index l = 0; l < lanes; ++l) least[l] = greatest[l] = u[0];
     Index i = 0;
-    // `!(v <= h)` takes a NaN in; `h == h` keeps it.
     for (; i + lanes <= u.size; i += lanes) {
 #pragma omp simd
         for (Index l = 0; l < lanes; ++l) {
-            const double v = at[i + l], h = held[l];
-            held[l] = !(v <= h) & (h == h) ? v : h;
+            const double v = at[i + l], low = least[l], high = greatest[l];
+            least[l] = lesser_of(v, low);
+            greatest[l] = greater_of(v, high);
         }
     }
-    double top = held[0];
-    for (Index l = 1; l < lanes; ++l) top = !(held[l] <= top) && top == top ? held[l] : top;
-    for (; i < u.size; ++i) top = !(at[i] <= top) && top == top ? at[i] : top;
-    return top;
+    Extremes found{least[0], greatest[0]};
+    for (Index l = 1; l < lanes; ++l) found.take({least[l], greatest[l]});
+    for (; i < u.size; ++i) found.take({at[i], at[i]});
+    return found;
 }
+
+inline double largest(In u) { return extremes(u).greatest; }
 
 }  // namespace drago

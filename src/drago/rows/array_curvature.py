@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
-from drago._threads import threads_for
+from drago._threads import threads_for, vector_threads
 from drago.rows.base import Evaluation, Gradient, Index, Matrix, RowStore, Vector
 from drago.rows.classes import class_minimum
 
@@ -24,6 +24,11 @@ _LOOKED_AT = 32
 _MANY = 1 << 17
 # Rows of weight next to those that are wanted, up to which these are about all of them.
 _ABOUT_ALL = 1.05
+
+
+def _above(weight: Vector, level: float = 0.0) -> Index:
+    """The rows whose weight is greater."""
+    return kernels.places_above(weight, level, vector_threads(weight.size))  # type: ignore[no-any-return]
 
 
 def _spread(index: Index, size: int) -> Index:
@@ -130,21 +135,21 @@ class ArrayCurvature(RowStore):
 
     def heaviest(self, weight: Vector, size: int) -> Chosen:
         # Of many rows some tell enough of where the weight lies.
-        step, greatest = weight.size // (_LOOKED_AT * size + 1), weight.max()
-        if step > 1:
-            about_equal = step * np.flatnonzero(weight[::step] > 0.5 * greatest)
+        if weight.size > _LOOKED_AT * size:
+            greatest = kernels.extremes(weight, vector_threads(weight.size))[1]
+            about_equal = _above(weight, 0.5 * greatest)
             if about_equal.size >= size:
                 return Chosen(_spread(about_equal, size))
         least = _about_least(weight, size) if weight.size >= _MANY else 0.0
         if least > 0.0:
-            index = np.flatnonzero(weight >= least)
-            if 0.9 * size <= index.size <= size and np.count_nonzero(weight) > size:
+            index = _above(weight, np.nextafter(least, 0.0))
+            if 0.9 * size <= index.size <= size and self.count(weight) > size:
                 return Chosen(index)
             if size < index.size <= 1.1 * size:
                 return Chosen(_spread(index, size))
             if size < index.size:
                 return Chosen(_greatest(weight, index, size))
-        index = np.flatnonzero(weight > 0)
+        index = _above(weight)
         if index.size <= size:
             return Chosen(index)
         return Chosen(_greatest(weight, index, size))
@@ -324,7 +329,7 @@ class ArrayCurvature(RowStore):
         slopes = ev.dlosses[:, 0]
         moving = np.where(response.pool >= 0, response.rate * slopes, 0.0)
         weight = self._second(loss, ev.raw, q) + moving * slopes
-        H = self.gram(Chosen(np.flatnonzero(weight)), weight, intercept)
+        H = self.gram(Chosen(_above(weight)), weight, intercept)
 
         def drop(by: Vector, mass: float) -> None:
             """The moves have no part along this."""

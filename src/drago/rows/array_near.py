@@ -11,7 +11,7 @@ from drago.rows.array_visits import NO_GUESS, ArrayVisits, Guess, Seen, sharper
 from drago.rows.base import Evaluation, Matrix, Vector, Visit
 
 # Rows that tell how many have to be read.
-_LOOKED_AT = 2048
+_LOOKED_AT = 512
 # By how much the threshold may fall, as a share of what losses may rise by.
 _FALL = 0.1
 # Rounding, as a share of how far a prediction moves.

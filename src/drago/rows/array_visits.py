@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from drago import kernels
-from drago._threads import threads_for
-from drago._validation import are_finite, is_of_scale, locked, require_features
+from drago._threads import threads_for, vector_threads
+from drago._validation import is_of_scale, locked, require_features
 from drago.rows.array_curvature import ArrayCurvature
 from drago.rows.base import (
     Evaluation,
@@ -120,6 +120,13 @@ def gathered(
     return out, kernels.gather_rows(X, index, factors, threads_for(out.size), out)
 
 
+def _are_finite(values: Array) -> bool:
+    """Whether all entries are; by threads."""
+    flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
+    least, greatest = kernels.extremes(flat, vector_threads(flat.size))
+    return math.isfinite(least) and math.isfinite(greatest)
+
+
 class ArrayVisits(ArrayCurvature):
     """What `drago.rows.memory.ArrayRows` reads of X."""
 
@@ -185,7 +192,7 @@ class ArrayVisits(ArrayCurvature):
         raw = self.predict(w, b) if raw is None else raw
         losses, dlosses = self.apply(loss, raw)
         # The slopes of a softmax are finite where its losses are.
-        if not (are_finite(losses) and (loss.has_class_hessian or are_finite(dlosses))):
+        if not (_are_finite(losses) and (loss.has_class_hessian or _are_finite(dlosses))):
             bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
             i = int(np.argmax(bad))
             raise NonFiniteLossError(
@@ -264,9 +271,10 @@ class ArrayVisits(ArrayCurvature):
         """A reading of X that also tells ``||unit x_i||``."""
         unit, reach = self._unit(), np.empty(self.n_samples)
         seen = self._seen_in(self._storage, loss, w, b, guess, unit, reach)
-        self._check(float(reach.max() / unit.min()))
+        least, greatest = kernels.extremes(reach, vector_threads(reach.size))
+        self._check(float(greatest / unit.min()))
         # Of what is so small nothing is known: its squares were rounded to 0, or nearly.
-        if reach.min() < _NO_SIZE:
+        if least < _NO_SIZE:
             reach[reach < _NO_SIZE] = math.inf
         self.reach = unit, reach
         return seen

@@ -227,7 +227,7 @@ class ArrayRows(ArrayNear):
         return float(np.dot(x, y))
 
     def count(self, q: Vector, above: float = 0.0) -> int:
-        return int(np.count_nonzero(q > above))
+        return int(kernels.count_above(np.ascontiguousarray(q), above, vector_threads(q.size)))
 
     def slope_along(self, q: Vector, dlosses: Matrix, step: Matrix) -> float:
         if dlosses.shape[1] == 1:
@@ -300,7 +300,8 @@ class ArrayRows(ArrayNear):
         return nu * max(float(np.abs(slope).max()) for slope in slopes)
 
     def extremes(self, values: Vector) -> tuple[float, float]:
-        return float(values.min()), float(values.max())
+        least, greatest = kernels.extremes(values, vector_threads(values.size))
+        return least, greatest
 
     def violation(self, uncertainty: Any, q: Vector) -> float:
         return uncertainty._violation(q, self.p, self.groups)

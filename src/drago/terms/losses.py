@@ -37,6 +37,8 @@ Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 _NO_WEIGHTS = np.empty(0)
+# Rows that tell the scale of a target, unless they are all but 0.
+_SOME = 1 << 12
 
 
 class Loss:
@@ -215,7 +217,8 @@ class _Regression(_SingleOutput):
 
     def check_target(self, y: Any, n: int) -> Array:
         y = check_vector("y", y, n)
-        if sum_of_squares(y) < LEAST_SQUARE * n:
+        # The squares of the first rows are nearly always enough.
+        if sum_of_squares(y[:_SOME]) < LEAST_SQUARE * n > sum_of_squares(y):
             require_target_scale(float(np.abs(y).max()))
         return y
 
