@@ -31,6 +31,11 @@ bool has_shape(const Array2<T>& a, std::size_t rows, std::size_t cols) {
     return a.shape(0) == rows && a.shape(1) == cols;
 }
 
+void require_shares(const InArray& p, const InArray& rows) {
+    if (p.size() != rows.size() && p.size() != 1)
+        throw nb::value_error("p must have one entry, or one for each row");
+}
+
 void bind_losses(nb::module_& m) {
     m.attr("SQUARED") = static_cast<int>(SQUARED);
     m.attr("HUBER") = static_cast<int>(HUBER);
@@ -205,7 +210,7 @@ void bind_capped(nb::module_& m) {
     m.def(
         "outside",
         [](InArray q, InArray p, double cap, Index n_threads) {
-            if (q.size() != p.size()) throw nb::value_error("q and p must have the same length");
+            require_shares(p, q);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             const auto [total, below, above] = outside(view(q), view(p), cap);
@@ -216,6 +221,7 @@ void bind_capped(nb::module_& m) {
     m.def(
         "capped_chi2",
         [](InArray u, InArray p, double c, double cap, double tau, OutArray q, Index n_threads) {
+            require_shares(p, u);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             return capped_chi2(view(u), view(p), c, cap, tau, view(q));
@@ -256,6 +262,7 @@ void bind_balls(nb::module_& m) {
     m.def(
         "chi2_value",
         [](InArray u, InArray q, InArray p, double c, Index n_threads) {
+            require_shares(p, q);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             return chi2_value(view(u), view(q), view(p), c);

@@ -21,10 +21,11 @@ double chi2_divergence(In q, In p) {
 
 double chi2_value(In u, In q, In p, double c) {
     const double *__restrict value = u.data, *__restrict weight = q.data;
-    const double* __restrict nominal = p.data;
-    const auto [gain, cost] = long_sums<2>(q.size, [=](Index i) DRAGO_INLINED {
-        const double away = weight[i] - nominal[i];
-        return std::array<double, 2>{weight[i] * value[i], away * away / nominal[i]};
+    const auto [gain, cost] = with_shares(p, q.size, [=](auto nominal) {
+        return long_sums<2>(q.size, [=](Index i) DRAGO_INLINED {
+            const double share = nominal(i), away = weight[i] - share;
+            return std::array<double, 2>{weight[i] * value[i], away * away / share};
+        });
     });
     return gain - 0.5 * c * cost;
 }

@@ -29,9 +29,16 @@ Room some_of(In u, Index stride) {
     return some;
 }
 
-// The same of weights, with sum 1.
-Room normalised(In p, Index stride) {
-    Room some = some_of(p, stride);
+// The nominal weights of so many rows, each with its own.
+Room written_out(In p, Index size) {
+    Room all(size);
+    std::fill(all.view.data, all.view.data + size, p[0]);
+    return all;
+}
+
+// Nominal weights of some rows, with sum 1.
+Room normalised(In p, Index stride, Index size) {
+    Room some = p.size == 1 ? written_out(p, size) : some_of(p, stride);
     double total = 0.0;
     for (Index i = 0; i < some.view.size; ++i) total += some.view[i];
     for (Index i = 0; i < some.view.size; ++i) some.view[i] /= total;
@@ -85,10 +92,13 @@ double select(Out values, Out weights, double above, double mass) {
 }  // namespace
 
 std::array<double, 3> outside(In q, In p, double cap) {
-    const double *__restrict weight = q.data, *__restrict nominal = p.data;
-    return long_sums<3>(q.size, [=](Index i) DRAGO_INLINED {
-        const double here = weight[i], above = here - cap * nominal[i];
-        return std::array<double, 3>{here, here < 0.0 ? -here : 0.0, above > 0.0 ? above : 0.0};
+    const double* __restrict weight = q.data;
+    return with_shares(p, q.size, [=](auto nominal) {
+        return long_sums<3>(q.size, [=](Index i) DRAGO_INLINED {
+            const double here = weight[i], above = here - cap * nominal(i);
+            return std::array<double, 3>{here, here < 0.0 ? -here : 0.0,
+                                         above > 0.0 ? above : 0.0};
+        });
     });
 }
 
@@ -172,11 +182,13 @@ struct Chi2Sums {
 };
 
 Chi2Sums chi2_sums(In u, In p, double ref, double delta, double top) {
-    const double *__restrict value = u.data, *__restrict nominal = p.data;
-    const auto [free, capped, moment] = long_sums<3>(u.size, [=](Index i) DRAGO_INLINED {
-        const double share = nominal[i], d = value[i] - ref, x = d - delta;
-        const double w_free = (x > 0.0) & (x < top) ? share : 0.0;
-        return std::array<double, 3>{w_free, x >= top ? share : 0.0, w_free * d};
+    const double* __restrict value = u.data;
+    const auto [free, capped, moment] = with_shares(p, u.size, [=](auto nominal) {
+        return long_sums<3>(u.size, [=](Index i) DRAGO_INLINED {
+            const double share = nominal(i), d = value[i] - ref, x = d - delta;
+            const double w_free = (x > 0.0) & (x < top) ? share : 0.0;
+            return std::array<double, 3>{w_free, x >= top ? share : 0.0, w_free * d};
+        });
     });
     return {free, capped, moment};
 }
@@ -278,16 +290,17 @@ std::pair<double, double> chi2_exact(In u, In p, double c, double cap) {
 }
 
 // Fill q; the free rows share the mass that the capped ones leave, exactly.
-void chi2_write(In u, In p, double c, double cap, double ref, double delta, Chi2Sums s,
-                       Out q) {
+template <class Shares>
+void chi2_write(In u, Shares nominal, double c, double cap, double ref, double delta, Chi2Sums s,
+                Out q) {
     const double inverse = 1.0 / c, top = c * cap;
     const double rest = s.capped > 0.0 ? 1.0 - cap * s.capped : 1.0;
     const Index n = u.size;
-    const double *__restrict value = u.data, *__restrict nominal = p.data;
+    const double* __restrict value = u.data;
     double* __restrict out = q.data;
     if (s.free <= 0.0) {
         for (Index i = 0; i < n; ++i) {
-            const double full = nominal[i] * cap;
+            const double full = nominal(i) * cap;
             out[i] = (value[i] - ref) - delta >= top ? full : 0.0;
         }
         return;
@@ -297,7 +310,7 @@ void chi2_write(In u, In p, double c, double cap, double ref, double delta, Chi2
         const double d = value[i] - ref, x = d - delta;
         double here = std::min(std::max((d - mean) * inverse + base, 0.0), cap);
         here = x <= 0.0 ? 0.0 : here;
-        here = nominal[i] * (x >= top ? cap : here);
+        here = nominal(i) * (x >= top ? cap : here);
         out[i] = here;
         return std::array<double, 1>{here};
     });
@@ -306,7 +319,7 @@ void chi2_write(In u, In p, double c, double cap, double ref, double delta, Chi2
         const double missing = (1.0 - total) / s.free;
 #pragma omp simd
         for (Index i = 0; i < n; ++i) {
-            const double x = (value[i] - ref) - delta, share = nominal[i], old = out[i];
+            const double x = (value[i] - ref) - delta, share = nominal(i), old = out[i];
             const double moved = std::min(std::max(old + share * missing, 0.0), share * cap);
             out[i] = (x > 0.0) & (x < top) ? moved : old;
         }
@@ -318,23 +331,30 @@ void chi2_write(In u, In p, double c, double cap, double ref, double delta, Chi2
 double capped_chi2(In u, In p, double c, double cap, double tau, Out q) {
     const Index n = u.size;
     if (cap <= 1.0) {
-        std::copy(p.data, p.data + n, q.data);
+        with_shares(p, n, [=](auto nominal) {
+            for (Index i = 0; i < n; ++i) q[i] = nominal(i);
+        });
         return tau;
     }
-    if (c < tiny) return capped_vertex(u, p, cap, q);  // its inverse is not a number
+    const bool is_even = p.size == 1 && n > 1;
+    if (c < tiny)  // its inverse is not a number
+        return capped_vertex(u, is_even ? written_out(p, n).view : p, cap, q);
     Chi2Found found{tau, 0.0, false, {}};
     if (std::isnan(tau) && n > 4 * SAMPLE) {
         const Index stride = n / std::max(SAMPLE, std::min(n / 16, SUBSAMPLE));
-        const Room some = some_of(u, stride), w = normalised(p, stride);
+        const Room some = some_of(u, stride), w = normalised(p, stride, some.view.size);
         const auto [ref, delta] = chi2_exact(some.view, w.view, c, cap);
         found.ref = ref + delta;
     }
     if (!std::isnan(found.ref)) found = chi2_newton(u, p, c, cap, found.ref);
     if (!found.done) {
-        std::tie(found.ref, found.delta) = chi2_exact(u, p, c, cap);
+        std::tie(found.ref, found.delta) =
+            chi2_exact(u, is_even ? written_out(p, n).view : p, c, cap);
         found.sums = chi2_sums(u, p, found.ref, found.delta, c * cap);
     }
-    chi2_write(u, p, c, cap, found.ref, found.delta, found.sums, q);
+    with_shares(p, n, [&](auto nominal) {
+        chi2_write(u, nominal, c, cap, found.ref, found.delta, found.sums, q);
+    });
     return found.ref + found.delta;
 }
 
@@ -404,7 +424,7 @@ double capped_kl(In u, In p, double c, double cap, double tau, Out q, Out log_ra
     double ref = tau;
     if (std::isnan(ref) && bounded && n > 4 * SUBSAMPLE) {
         const Index stride = n / SUBSAMPLE;
-        const Room w = normalised(p, stride), v = some_of(u, stride);
+        const Room v = some_of(u, stride), w = normalised(p, stride, v.view.size);
         const Room e(v.view.size);
         ref = upper_quantile(v.view, w.view, 1.0 / cap) - c * log_cap;
         kl_exponentials(v.view, c, ref, e.view);

@@ -8,10 +8,14 @@
 // CVaR has cap = 1 / tail_fraction, the whole simplex cap = inf. tau is kept as the pair
 // (ref, delta), tau = ref + delta: differences to a nearby ref are exact in floating point, so the
 // answer stays right where c is far below the rounding of u.
+//
+// With chi2 the nominal weights p may be one number, that of every row: not to read them takes a
+// third off a search where there are many.
 #pragma once
 
 #include <array>
 
+#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -23,6 +27,14 @@ inline constexpr Index SUBSAMPLE = 2048;
 inline constexpr int BISECTIONS = 1100;
 // Rows that a selection looks at first, at least.
 inline constexpr Index SAMPLE = 512;
+
+// Calls use(nominal) with what gives the nominal weight of a row: p may have one entry for all.
+template <class Use>
+auto with_shares(In p, Index n, const Use& use) {
+    const double* __restrict nominal = p.data;
+    if (p.size == 1 && n > 1) return use([share = p[0]](Index) DRAGO_INLINED { return share; });
+    return use([=](Index i) DRAGO_INLINED { return nominal[i]; });
+}
 
 // The sum of q, and the masses below 0 and above cap p.
 std::array<double, 3> outside(In q, In p, double cap);

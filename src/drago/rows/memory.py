@@ -148,8 +148,11 @@ class ArrayRows(ArrayNear):
         return check_vector(name, values, kept.size)[kept]
 
     def take(self, index: Index) -> ArrayRows:
-        p = self.p[index]
-        p /= p.sum()
+        if self.shares.size == 1:
+            p = np.full(index.size, 1.0 / index.size)
+        else:
+            p = self.p[index]
+            p /= p.sum()
         groups = None if self.groups is None else check_groups(self.groups[index], p.size)
         X: Any = self.stored
         X, squares = (X[index], None) if self.is_sparse else gathered(X, index, X.dtype)
@@ -190,7 +193,15 @@ class ArrayRows(ArrayNear):
 
     def oracle(self, uncertainty: Any, divergence: Any) -> Any:
         # Set and divergence were checked at the door of the problem.
-        return uncertainty._oracle(self.p, divergence, self.groups)
+        found = uncertainty._oracle(self.p, divergence, self.groups)
+        found.shares = self.shares
+        return found
+
+    @cached_property
+    def shares(self) -> Vector:
+        """p, or one entry of it where all are alike: then nobody has to read it."""
+        least, greatest = kernels.extremes(self.p, vector_threads(self.p.size))
+        return self.p[:1] if least == greatest else self.p
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> ArrayTables:
         return ArrayTables(self, problem, kind, count, n_threads)
@@ -241,7 +252,7 @@ class ArrayRows(ArrayNear):
         if not (divergence.is_chi2 and nu > 0.0 and q.size > _PART):
             return super().primal(divergence, nu, losses, q)
         threads = vector_threads(q.size)
-        return float(kernels.chi2_value(np.ascontiguousarray(losses), q, self.p, nu, threads))
+        return float(kernels.chi2_value(np.ascontiguousarray(losses), q, self.shares, nu, threads))
 
     def distance(self, divergence: Any, q: Vector) -> float:
         return divergence._value(q, self.p)

@@ -114,6 +114,8 @@ class DualOracle:
         self.uncertainty = uncertainty
         self.divergence = divergence
         self.p = p
+        self.shares = p
+        """The same, or one entry where whoever made the oracle knows that all are alike."""
 
     @property
     def parameter(self) -> float:

@@ -145,7 +145,7 @@ class CappedOracle(DualOracle):
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         tau, is_chi2 = self.remembered(c), self.divergence.is_chi2
         if is_chi2:
-            tau = kernels.capped_chi2(u, self.p, c, self.cap, tau, q, vector_threads(u.size))
+            tau = kernels.capped_chi2(u, self.shares, c, self.cap, tau, q, vector_threads(u.size))
         else:
             room = mirror if c > 0 else EMPTY
             tau = kernels.capped_kl(u, self.p, c, self.cap, tau, q, room, vector_threads(u.size))
