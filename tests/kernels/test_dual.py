@@ -584,7 +584,7 @@ def test_how_far_weights_are_outside(n):
     for set_, over in ((drago.CVaR(0.5), np.maximum(q - 2.0 * p, 0.0).sum()), (drago.Simplex(), 0)):
         exact = max(abs(q.sum() - 1.0), below, over)
         assert set_.violation(q, p) == pytest.approx(exact, rel=0, abs=2 * size)
-    with pytest.raises(ValueError, match="same length"):
+    with pytest.raises(ValueError, match="one for each row"):
         kernels.outside(q, p[1:], 2.0)
 
 

@@ -54,7 +54,7 @@ void bind_storage(nb::module_& m, AnyRows (*open)(Storage...), Names... names) {
             const nb::gil_scoped_release released;
             const auto gradient = [&](const auto& rows) {
                 require_no_guess(rows, kind);
-                gradient_after(rows, {static_cast<Index>(p.size()), n_parts}, n_threads,
+                gradient_after(rows, {static_cast<Index>(q.size()), n_parts}, n_threads,
                                {kind, tau, nu, cap},
                                {view(p), view(q), view(losses), view(slopes)},
                                {0, sum_first, sum_second}, view(first), view(second), view(out));

@@ -21,7 +21,7 @@ double chi2_divergence(In q, In p) {
 
 double chi2_value(In u, In q, In p, double c) {
     const double *__restrict value = u.data, *__restrict weight = q.data;
-    const auto [gain, cost] = with_shares(p, q.size, [=](auto nominal) {
+    const auto [gain, cost] = with_shares(p, q.size, 0, [=](auto nominal) {
         return long_sums<2>(q.size, [=](Index i) DRAGO_INLINED {
             const double share = nominal(i), away = weight[i] - share;
             return std::array<double, 2>{weight[i] * value[i], away * away / share};

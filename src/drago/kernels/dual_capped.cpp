@@ -93,7 +93,7 @@ double select(Out values, Out weights, double above, double mass) {
 
 std::array<double, 3> outside(In q, In p, double cap) {
     const double* __restrict weight = q.data;
-    return with_shares(p, q.size, [=](auto nominal) {
+    return with_shares(p, q.size, 0, [=](auto nominal) {
         return long_sums<3>(q.size, [=](Index i) DRAGO_INLINED {
             const double here = weight[i], above = here - cap * nominal(i);
             return std::array<double, 3>{here, here < 0.0 ? -here : 0.0,
@@ -183,7 +183,7 @@ struct Chi2Sums {
 
 Chi2Sums chi2_sums(In u, In p, double ref, double delta, double top) {
     const double* __restrict value = u.data;
-    const auto [free, capped, moment] = with_shares(p, u.size, [=](auto nominal) {
+    const auto [free, capped, moment] = with_shares(p, u.size, 0, [=](auto nominal) {
         return long_sums<3>(u.size, [=](Index i) DRAGO_INLINED {
             const double share = nominal(i), d = value[i] - ref, x = d - delta;
             const double w_free = (x > 0.0) & (x < top) ? share : 0.0;
@@ -331,7 +331,7 @@ void chi2_write(In u, Shares nominal, double c, double cap, double ref, double d
 double capped_chi2(In u, In p, double c, double cap, double tau, Out q) {
     const Index n = u.size;
     if (cap <= 1.0) {
-        with_shares(p, n, [=](auto nominal) {
+        with_shares(p, n, 0, [=](auto nominal) {
             for (Index i = 0; i < n; ++i) q[i] = nominal(i);
         });
         return tau;
@@ -352,7 +352,7 @@ double capped_chi2(In u, In p, double c, double cap, double tau, Out q) {
             chi2_exact(u, is_even ? written_out(p, n).view : p, c, cap);
         found.sums = chi2_sums(u, p, found.ref, found.delta, c * cap);
     }
-    with_shares(p, n, [&](auto nominal) {
+    with_shares(p, n, 0, [&](auto nominal) {
         chi2_write(u, nominal, c, cap, found.ref, found.delta, found.sums, q);
     });
     return found.ref + found.delta;

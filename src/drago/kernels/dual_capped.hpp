@@ -15,7 +15,6 @@
 
 #include <array>
 
-#include "math.hpp"
 #include "views.hpp"
 
 namespace drago {
@@ -27,14 +26,6 @@ inline constexpr Index SUBSAMPLE = 2048;
 inline constexpr int BISECTIONS = 1100;
 // Rows that a selection looks at first, at least.
 inline constexpr Index SAMPLE = 512;
-
-// Calls use(nominal) with what gives the nominal weight of a row: p may have one entry for all.
-template <class Use>
-auto with_shares(In p, Index n, const Use& use) {
-    const double* __restrict nominal = p.data;
-    if (p.size == 1 && n > 1) return use([share = p[0]](Index) DRAGO_INLINED { return share; });
-    return use([=](Index i) DRAGO_INLINED { return nominal[i]; });
-}
 
 // The sum of q, and the masses below 0 and above cap p.
 std::array<double, 3> outside(In q, In p, double cap);

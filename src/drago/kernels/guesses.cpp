@@ -78,13 +78,12 @@ Heavy find_heavy(In weights, In slopes, std::int64_t* places, double* products) 
 }
 
 std::array<double, 3> combining(const Guess& guess, const Weighing& of, Index lo, Index hi) {
-    const double *__restrict loss = of.losses.data + lo, *__restrict nominal = of.p.data + lo;
-    const double* __restrict weight = of.q.data + lo;
+    const double *__restrict loss = of.losses.data + lo, *__restrict weight = of.q.data + lo;
     const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
-    return with_kind(guess.kind, [=](auto tag) {
+    const auto found = [=](auto tag, auto nominal) {
         constexpr int kind = decltype(tag)::value;
         return sums<3>(hi - lo, [=](Index i) DRAGO_INLINED {
-            const double p = nominal[i], q = weight[i];
+            const double p = nominal(i), q = weight[i];
             const Guessed here = guessed<kind>(tau, inverse, cap, loss[i], p);
             const bool inside = (q > 0.0) & (q < p * cap);
             if constexpr (kind == CHI2_GUESS) {
@@ -97,36 +96,43 @@ std::array<double, 3> combining(const Guess& guess, const Weighing& of, Index lo
                                              both ? 1.0 : 0.0};
             }
         });
+    };
+    return with_kind(guess.kind, [&](auto tag) {
+        return with_shares(of.p, of.q.size, lo, [&](auto nominal) { return found(tag, nominal); });
     });
 }
 
 // Left is what rounding may not make of a weight that is the combination: more than a few units in
 // the last place of the weight, or of p_i for one near a bound, where its digits come from the
-// bound's.
+// bound's. Slopes are read where there is something left: most rows have none.
 Heavy find_rest(const Guess& guess, Combined with, const Weighing& of, Index lo, Index hi,
                 std::int64_t* rows, double* rest) {
     constexpr double roundings = 64 * std::numeric_limits<double>::epsilon();
     const double *__restrict loss = of.losses.data + lo, *__restrict q = of.q.data + lo;
-    const double *__restrict nominal = of.p.data + lo, *__restrict slope = of.slopes.data + lo;
+    const double* __restrict slope = of.slopes.data + lo;
     const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
-    with_kind(guess.kind, [=](auto tag) {
+    const auto fill = [=](auto tag, auto nominal) {
         constexpr int kind = decltype(tag)::value;
 #pragma GCC ivdep
         for (Index r = 0; r < hi - lo; ++r) {
-            const Guessed here = guessed<kind>(tau, inverse, cap, loss[r], nominal[r]);
+            const double p = nominal(r);
+            const Guessed here = guessed<kind>(tau, inverse, cap, loss[r], p);
             const double one = with.a == 0.0 ? 0.0 : with.a * here.first;
             const double two = with.b == 0.0 ? 0.0 : with.b * here.second;
             const double left = kind == NO_GUESS ? q[r] : (q[r] - one) - two;
-            const double allowed = kind == NO_GUESS ? 0.0 : roundings * (q[r] + nominal[r]);
-            rest[r] = std::fabs(left) > allowed ? left * slope[r] : 0.0;
+            const double allowed = kind == NO_GUESS ? 0.0 : roundings * (q[r] + p);
+            rest[r] = std::fabs(left) > allowed ? left : 0.0;
         }
+    };
+    with_kind(guess.kind, [&](auto tag) {
+        with_shares(of.p, of.q.size, lo, [&](auto nominal) { fill(tag, nominal); });
     });
     Heavy found{0, 0.0, 0.0};
     each_where(
         0, hi - lo, [=](Index r) DRAGO_INLINED { return rest[r] != 0.0; },
         [&](Index r) DRAGO_INLINED {
             rows[found.count] = lo + r;
-            rest[found.count++] = rest[r];
+            rest[found.count++] = rest[r] * slope[r];
         });
     for (Index k = 0; k < found.count; ++k) found.along += rest[k];
     return found;

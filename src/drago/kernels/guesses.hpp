@@ -40,7 +40,7 @@ struct Heavy {
 // Lists the places of the rows of weight, and weight times slope of each.
 Heavy find_heavy(In weights, In slopes, std::int64_t* places, double* products);
 
-// Vectors of the rows that a gradient reads.
+// Vectors of the rows that a gradient reads; p may be one number, that of every row.
 struct Weighing {
     In p, q, losses, slopes;
 };

@@ -136,6 +136,15 @@ DRAGO_INLINE std::array<double, K> sums(Index n, Term term) {
     return detail::split_sums<K>(n, term, std::make_index_sequence<K>{});
 }
 
+// Calls use(nominal) with what gives the nominal weight of the r-th row from `first` on, of n rows:
+// p may have one entry for all.
+template <class Use>
+DRAGO_INLINE auto with_shares(In p, Index n, Index first, const Use& use) {
+    if (p.size == 1 && n > 1) return use([share = p[0]](Index) DRAGO_INLINED { return share; });
+    const double* __restrict nominal = p.data + first;
+    return use([=](Index r) DRAGO_INLINED { return nominal[r]; });
+}
+
 // Calls found(i) in order for the places lo <= i < hi where there(i) says so. These are marked in
 // bits first: a branch for each place would be one that nobody can foretell.
 template <class There, class Found>

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "blocks.hpp"
 #include "guesses.hpp"
@@ -326,6 +327,23 @@ inline Tally visit(const Rows& rows, Parts parts, Index n_threads, const Model& 
     return tally;
 }
 
+// The first two sums of `combining`. All rows that are free in both say the same, so that those of
+// a few parts will do: of the first one, of as many again, and so on.
+inline std::pair<double, double> combined(Parts parts, Index n_threads, const Guess& guess,
+                                          const Weighing& of) {
+    std::vector<std::array<double, 3>> found(parts.count);
+    double over = 0.0, under = 0.0, count = 0.0;
+    for (Index done = 0, next = 1; done < parts.count && count < ENOUGH; next = 2 * done) {
+        next = std::min(next, parts.count);
+        in_parts(next - done, n_threads, [&](Index k) {
+            found[done + k] = combining(guess, of, parts.begin(done + k), parts.begin(done + k + 1));
+        });
+        for (; done < next && count < ENOUGH; ++done)
+            over += found[done][0], under += found[done][1], count += found[done][2];
+    }
+    return {over, under};
+}
+
 // out = the gradient sum q_i s_i x_i, its last entry without x; after a visit that found `tally`.
 template <class Rows>
 inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const Guess& guess,
@@ -333,12 +351,7 @@ inline void gradient_after(const Rows& rows, Parts parts, Index n_threads, const
     const Index m = out.size;
     Combined with{1.0, guess.kind == KL_GUESS ? 1.0 : 0.0};
     if (guess.kind != NO_GUESS) {
-        // All rows that are free in both say the same; those of a few parts will do.
-        double over = 0.0, under = 0.0, count = 0.0;
-        for (Index k = 0; k < parts.count && count < ENOUGH; ++k) {
-            const auto found = combining(guess, of, parts.begin(k), parts.begin(k + 1));
-            over += found[0], under += found[1], count += found[2];
-        }
+        const auto [over, under] = combined(parts, n_threads, guess, of);
         if (under > 0.0) (guess.kind == CHI2_GUESS ? with.b : with.a) = over / under;
         if (!(with.a * tally.first + std::fabs(with.b) * tally.second <= HEAVIEST))
             with = {0.0, 0.0};

@@ -134,6 +134,8 @@ class ArrayVisits(ArrayCurvature):
     stored: Any
     """The same, but it may not have been checked yet."""
     unread: bool
+    shares: Any
+    """p, or one entry of it where all are alike."""
     reach: tuple[Vector, Vector] | None = None
     """A unit of each feature, and ``||unit x_i||`` of each row; None until X was read."""
 
@@ -339,7 +341,7 @@ class ArrayVisits(ArrayCurvature):
         kernels.gradient_after(
             *self._storage,
             *self._work,
-            self.p,
+            self.shares,
             q,
             q if seen is None else seen.evaluation.losses,
             np.ascontiguousarray(dlosses[:, 0]),
