@@ -588,6 +588,32 @@ def test_how_far_weights_are_outside(n):
         kernels.outside(q, p[1:], 2.0)
 
 
+@pytest.mark.parametrize("n", [2, 57, 4096, 300_001])
+@pytest.mark.parametrize("c", [0.0, 1e-9, 1e-3, 0.3, 50.0])
+@pytest.mark.parametrize("cap", [1.0, 2.5, 40.0, INF])
+def test_one_nominal_weight_for_all_rows(n, c, cap):
+    """It stands for a vector of it, with ties, absurd starts and all that follows."""
+    rng = np.random.default_rng(n)
+    p = np.full(n, 1.0 / n)
+    for u in (rng.standard_normal(n) ** 2, np.round(rng.standard_normal(n)), np.full(n, 3.0)):
+        for start in (np.nan, 1.3, 1e300, -INF) if n < 300_001 else (np.nan, 1.3):
+            whole = capped("chi2", u, p, c, cap, start)
+            q, tau, _ = capped("chi2", u, p[:1], c, cap, start)
+            # Sums of as many terms, whose products may be rounded or not.
+            np.testing.assert_allclose(q, whole[0], rtol=0, atol=1e-9 / n)
+            assert q.sum() == pytest.approx(1.0, abs=2 * n * EPS)
+            assert tau == pytest.approx(whole[1], rel=1e-9, abs=1e-9, nan_ok=True)
+            for n_threads in (1, 3):
+                found = kernels.outside(q, p[:1], cap, n_threads)
+                np.testing.assert_allclose(found, kernels.outside(q, p, cap), atol=2 * n * EPS)
+                value, exact = (kernels.chi2_value(u, q, x, c, n_threads) for x in (p[:1], p))
+                assert value == pytest.approx(exact, rel=1e-12, abs=1e-12)
+    for call in (lambda x: kernels.chi2_value(u, q, x, c), lambda x: capped("chi2", u, x, c, cap)):
+        if n > 2:
+            with pytest.raises(ValueError, match="one for each row"):
+                call(p[:2])
+
+
 @pytest.mark.parametrize("start", [np.nan, 1.3])
 def test_threads_change_no_bit(start):
     """From so many rows on, sums are those of parts whose sizes do not depend on the threads."""

@@ -126,6 +126,28 @@ def test_a_visit_against_numpy(storage, loss, kind):
             assert mass == pytest.approx(part.sum(), rel=8 * n * EPS)
 
 
+@pytest.mark.parametrize("divergence", KINDS.values())
+@pytest.mark.parametrize("n", [3, 900, 5000])
+def test_a_gradient_where_all_rows_weigh_the_same(divergence, n):
+    """One nominal weight stands for a vector of it, whatever the parts and the threads."""
+    X, y, _, w, _ = data(n, 6, 5)
+    p, loss = np.full(n, 1.0 / n), LOSSES["squared"]
+    for nu in (1.0, 1e-4):
+        oracle = CVaR(0.3)._oracle(p, as_divergence(divergence), None)
+        losses = visit(X, y, p, w, 0.0, loss, np.empty(0), (0, 0.0, 1.0, np.inf))[1]
+        q = oracle.weights(losses, nu)
+        kind, tau, cap = oracle.guess(nu)
+        for guess in ((kind, tau, nu, cap), (kind, tau + 0.3 * nu, nu, cap), (0, 0.0, 1.0, np.inf)):
+            for n_parts in {1, min(n, 40)}:
+                seen = visit(X, y, p, w, 0.0, loss, np.empty(0), guess, n_parts)
+                size = np.abs(q * seen[2]) @ np.abs(np.column_stack([X, np.ones(n)]))
+                exact = gradient(X, p, q, seen, guess, n_parts)
+                one = gradient(X, p[:1], q, seen, guess, n_parts)
+                np.testing.assert_allclose(one, exact, rtol=0, atol=200 * EPS * size.max())
+                again = gradient(X, p[:1], q, seen, guess, n_parts, 3)
+                np.testing.assert_array_equal(one, again)
+
+
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("divergence", KINDS.values())
 @pytest.mark.parametrize("uncertainty", [CVaR(0.1), CVaR(0.5), CVaR(1.0), Simplex()])

@@ -1,5 +1,7 @@
 """A visit is an evaluation, the weights for it and their gradient, however it reads X."""
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -183,3 +185,36 @@ def test_a_selection_of_many_rows_is_about_the_heaviest(kind):
         assert (np.diff(index) > 0).all()
         # Where more of them weigh about the same, within a factor of 2, these are some of them.
         assert weight[index].sum() >= 0.5 * np.sort(weight)[-index.size :].sum()
+
+
+def test_nominal_weights_that_are_all_alike_are_known_as_such():
+    rng = np.random.default_rng(0)
+    X, y, n = rng.standard_normal((300, 2)), rng.standard_normal(300), 300
+    plain = drago.DROProblem(X, y).rows
+    copies = drago.DROProblem(X, y, sample_weight=np.full(n, 2.0)).rows
+    other = drago.DROProblem(X, y, sample_weight=rng.uniform(1.0, 2.0, n)).rows
+    for rows in (plain, copies, plain.take(np.arange(0, n, 7)), pickle.loads(pickle.dumps(copies))):
+        assert rows.shares.size == 1
+        assert (rows.p == rows.shares).all()
+        assert rows.p.sum() == pytest.approx(1.0)
+    uneven = plain.replaced(p=other.p)
+    for rows in (other, uneven, other.take(np.arange(0, n, 7)), copies.replaced(p=other.p)):
+        assert rows.shares is rows.p
+        assert rows.replaced(baseline=np.ones(rows.n_samples)).shares.size == rows.n_samples
+    assert plain.with_baseline(y**2).shares.size == 1
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("storage", STORAGES)
+def test_losses_alone_are_those_of_an_evaluation(loss, storage):
+    problem = cases.make(loss, n=1500)
+    X = STORAGES[storage](problem.X)
+    for baseline in (None, np.linspace(-1.0, 1.0, 1500)):
+        posed = drago.DROProblem(X, problem.y, loss=loss, baseline=baseline)
+        w, b = np.full((X.shape[1], 1), 0.3), np.array([0.1])
+        raw = posed.rows.predict(w, b)
+        exact = posed.evaluate(w, b, raw).losses
+        np.testing.assert_array_equal(posed.rows.losses(posed.loss, w, b, raw), exact)
+        raw[7] = np.nan
+        with pytest.raises(NonFiniteLossError, match="first on row 7"):
+            posed.rows.losses(posed.loss, w, b, raw)

@@ -28,7 +28,7 @@ _ABOUT_ALL = 1.05
 
 def _above(weight: Vector, level: float = 0.0) -> Index:
     """The rows whose weight is greater."""
-    return kernels.places_above(weight, level, vector_threads(weight.size))  # type: ignore[no-any-return]
+    return kernels.places_above(weight, level, vector_threads(weight.size))
 
 
 def _spread(index: Index, size: int) -> Index:

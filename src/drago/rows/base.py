@@ -170,6 +170,10 @@ class RowStore(OneProcess):
         """Losses less the baseline, and derivatives; no visit to X where `raw` is given."""
         raise NotImplementedError
 
+    def losses(self, loss: Any, w: Matrix, b: Vector, raw: RowVector) -> RowVector:
+        """The losses of `evaluate`, which may come for less alone."""
+        return self.evaluate(loss, w, b, raw).losses
+
     def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
         """Losses, the weights of an oracle at the shift cost `nu`, and the gradient with these."""
         ev = self.evaluate(loss, w, b)

@@ -44,6 +44,8 @@ class ArrayRows(ArrayNear):
         What is subtracted from the losses.
     unread : bool
         Whether nobody has seen to it that X is finite: the first who reads it does.
+    even : bool
+        Whether all entries of p are known to be alike; otherwise it is found out.
     """
 
     capabilities = frozenset(
@@ -59,11 +61,14 @@ class ArrayRows(ArrayNear):
         baseline: Vector | None = None,
         *,
         unread: bool = False,
+        even: bool = False,
     ) -> None:
         self.stored, self.y, self.p = locked(X), locked(y), locked(p)
         self.unread = unread
         self.groups = None if groups is None else locked(groups)
         self.baseline = None if baseline is None else locked(baseline)
+        if even:
+            self.shares = self.p[:1]
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle is made of; what was computed from it is computed again."""
@@ -148,7 +153,8 @@ class ArrayRows(ArrayNear):
         return check_vector(name, values, kept.size)[kept]
 
     def take(self, index: Index) -> ArrayRows:
-        if self.shares.size == 1:
+        even = self.shares.size == 1
+        if even:
             p = np.full(index.size, 1.0 / index.size)
         else:
             p = self.p[index]
@@ -162,14 +168,15 @@ class ArrayRows(ArrayNear):
             if not math.isfinite(squares):
                 require_features(self.stored)
         baseline = None if self.baseline is None else self.baseline[index]
-        return ArrayRows(X, self.y[index], p, groups, baseline)
+        return ArrayRows(X, self.y[index], p, groups, baseline, even=even)
 
     def sample(self, index: Index) -> ArrayRows:
         return self.take(index)
 
     def replaced(self, **changes: Any) -> ArrayRows:
         """The same rows but for this."""
-        return ArrayRows(**(self.__getstate__() | changes))
+        even = "p" not in changes and self.shares.size == 1
+        return ArrayRows(**(self.__getstate__() | changes), even=even)
 
     def with_baseline(self, baseline: Vector | None) -> ArrayRows:
         return self.replaced(baseline=baseline)
@@ -315,7 +322,8 @@ class ArrayRows(ArrayNear):
         return least, greatest
 
     def violation(self, uncertainty: Any, q: Vector) -> float:
-        return uncertainty._violation(q, self.p, self.groups)
+        p = self.shares if uncertainty.is_capped else self.p
+        return uncertainty._violation(q, p, self.groups)
 
     def q_max(self, uncertainty: Any) -> float:
         return uncertainty._q_max(self.p, self.groups)

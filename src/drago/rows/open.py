@@ -122,7 +122,8 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
             kept, unread = some, False
             X, y, p = X[kept], y[kept], p[kept]
             groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
-    return Opened(ArrayRows(X, y, p, groups, unread=unread), kept, loss.n_outputs(y))
+    rows = ArrayRows(X, y, p, groups, unread=unread, even=sample_weight is None)
+    return Opened(rows, kept, loss.n_outputs(y))
 
 
 def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:

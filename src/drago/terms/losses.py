@@ -36,7 +36,7 @@ from drago.terms.sums import binary_masses, shrink_heavier, signed_sums
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-_NO_WEIGHTS = np.empty(0)
+_NO_WEIGHTS, _NO_SLOPES = np.empty(0), np.empty((0, 1))
 # Rows that tell the scale of a target, unless they are all but 0.
 _SOME = 1 << 12
 
@@ -199,6 +199,12 @@ class _SingleOutput(_Compiled):
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
         arrays = y, raw, losses, dlosses
         return kernels.single_output(self.code, self.parameter, *arrays, vector_threads(y.size))
+
+    def values(self, y: Array, raw: Matrix) -> Vector:
+        """The losses alone."""
+        losses = np.empty(raw.shape[:1])
+        self.evaluate_into(y, raw, losses, _NO_SLOPES)
+        return losses
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
