@@ -206,7 +206,7 @@ class ArrayVisits(ArrayCurvature):
 
     def losses(self, loss: Any, w: Matrix, b: Vector, raw: Matrix) -> Vector:
         if loss.has_kernels and raw.shape[1] == 1:
-            losses = loss.values(self.y, raw)
+            losses = loss._values(self.y, raw)
             losses = losses if self.baseline is None else losses - self.baseline
             if _are_finite(losses):
                 return losses

@@ -127,7 +127,7 @@ def moved(
         y.to(place, y.dtype if y.dtype == torch.int64 else kind),
         from_numpy(p).to(place, kind),
         None if groups is None else from_numpy(ranks.own(groups)).to(place),
-        is_uniform=bool(rows.p.min() == rows.p.max()),
+        is_uniform=rows.shares.size == 1,
         gives_tensors=False,
         baseline=None if baseline is None else from_numpy(ranks.own(baseline)).to(place, kind),
         ranks=ranks,

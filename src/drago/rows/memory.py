@@ -44,7 +44,7 @@ class ArrayRows(ArrayNear):
         What is subtracted from the losses.
     unread : bool
         Whether nobody has seen to it that X is finite: the first who reads it does.
-    even : bool
+    is_uniform : bool
         Whether all entries of p are known to be alike; otherwise it is found out.
     """
 
@@ -61,14 +61,13 @@ class ArrayRows(ArrayNear):
         baseline: Vector | None = None,
         *,
         unread: bool = False,
-        even: bool = False,
+        is_uniform: bool = False,
     ) -> None:
         self.stored, self.y, self.p = locked(X), locked(y), locked(p)
         self.unread = unread
         self.groups = None if groups is None else locked(groups)
         self.baseline = None if baseline is None else locked(baseline)
-        if even:
-            self.shares = self.p[:1]
+        self.is_uniform = is_uniform
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle is made of; what was computed from it is computed again."""
@@ -153,8 +152,8 @@ class ArrayRows(ArrayNear):
         return check_vector(name, values, kept.size)[kept]
 
     def take(self, index: Index) -> ArrayRows:
-        even = self.shares.size == 1
-        if even:
+        is_uniform = self.shares.size == 1
+        if is_uniform:
             p = np.full(index.size, 1.0 / index.size)
         else:
             p = self.p[index]
@@ -168,15 +167,15 @@ class ArrayRows(ArrayNear):
             if not math.isfinite(squares):
                 require_features(self.stored)
         baseline = None if self.baseline is None else self.baseline[index]
-        return ArrayRows(X, self.y[index], p, groups, baseline, even=even)
+        return ArrayRows(X, self.y[index], p, groups, baseline, is_uniform=is_uniform)
 
     def sample(self, index: Index) -> ArrayRows:
         return self.take(index)
 
     def replaced(self, **changes: Any) -> ArrayRows:
         """The same rows but for this."""
-        even = "p" not in changes and self.shares.size == 1
-        return ArrayRows(**(self.__getstate__() | changes), even=even)
+        is_uniform = "p" not in changes and self.shares.size == 1
+        return ArrayRows(**(self.__getstate__() | changes), is_uniform=is_uniform)
 
     def with_baseline(self, baseline: Vector | None) -> ArrayRows:
         return self.replaced(baseline=baseline)
@@ -207,8 +206,10 @@ class ArrayRows(ArrayNear):
     @cached_property
     def shares(self) -> Vector:
         """p, or one entry of it where all are alike: then nobody has to read it."""
-        least, greatest = kernels.extremes(self.p, vector_threads(self.p.size))
-        return self.p[:1] if least == greatest else self.p
+        if not self.is_uniform:
+            first, p = self.p[:64], self.p  # of unequal ones the first tell
+            self.is_uniform = bool((first == p[0]).all() and p.min() == p.max())
+        return self.p[:1] if self.is_uniform else self.p
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> ArrayTables:
         return ArrayTables(self, problem, kind, count, n_threads)
@@ -318,8 +319,7 @@ class ArrayRows(ArrayNear):
         return nu * max(float(np.abs(slope).max()) for slope in slopes)
 
     def extremes(self, values: Vector) -> tuple[float, float]:
-        least, greatest = kernels.extremes(values, vector_threads(values.size))
-        return least, greatest
+        return float(values.min()), float(values.max())
 
     def violation(self, uncertainty: Any, q: Vector) -> float:
         p = self.shares if uncertainty.is_capped else self.p

@@ -122,7 +122,7 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
             kept, unread = some, False
             X, y, p = X[kept], y[kept], p[kept]
             groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
-    rows = ArrayRows(X, y, p, groups, unread=unread, even=sample_weight is None)
+    rows = ArrayRows(X, y, p, groups, unread=unread, is_uniform=sample_weight is None)
     return Opened(rows, kept, loss.n_outputs(y))
 
 

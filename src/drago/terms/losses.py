@@ -149,10 +149,15 @@ class _Compiled(Loss):
 
     def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
         losses, dlosses = np.empty(raw.shape[:1]), np.empty(raw.shape)
-        self.evaluate_into(y, raw, losses, dlosses)
+        self._evaluate_into(y, raw, losses, dlosses)
         return losses, dlosses
 
     def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
+        if np.shape(dlosses) != np.shape(raw):
+            raise self._refusal(y, raw)
+        self._evaluate_into(y, raw, losses, dlosses)
+
+    def _evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
         try:
             fits = y.ndim == losses.ndim == 1 and raw.ndim == dlosses.ndim == 2
             fits = fits and self._fill(*self._taken(y, raw), losses, dlosses)
@@ -200,10 +205,10 @@ class _SingleOutput(_Compiled):
         arrays = y, raw, losses, dlosses
         return kernels.single_output(self.code, self.parameter, *arrays, vector_threads(y.size))
 
-    def values(self, y: Array, raw: Matrix) -> Vector:
+    def _values(self, y: Array, raw: Matrix) -> Vector:
         """The losses alone."""
         losses = np.empty(raw.shape[:1])
-        self.evaluate_into(y, raw, losses, _NO_SLOPES)
+        self._evaluate_into(y, raw, losses, _NO_SLOPES)
         return losses
 
     def second(self, y: Array, raw: Matrix) -> Vector:
