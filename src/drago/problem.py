@@ -432,7 +432,7 @@ class DROProblem:
         if self.fit_intercept:
             b = best_intercept(problem, raw)
             raw = problem.rows.shift(raw, b)
-        losses = problem.rows.losses(problem.loss, w, b, raw)
+        losses = problem.evaluate(w, b, raw).losses
         value = problem.primal(w, losses, problem.dual_oracle().weights(losses, self.nu))
         cancelling = 0.0
         if self.baseline is not None:

@@ -202,19 +202,3 @@ def test_nominal_weights_that_are_all_alike_are_known_as_such():
         assert rows.shares is rows.p
         assert rows.replaced(baseline=np.ones(rows.n_samples)).shares.size == rows.n_samples
     assert plain.with_baseline(y**2).shares.size == 1
-
-
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
-@pytest.mark.parametrize("storage", STORAGES)
-def test_losses_alone_are_those_of_an_evaluation(loss, storage):
-    problem = cases.make(loss, n=1500)
-    X = STORAGES[storage](problem.X)
-    for baseline in (None, np.linspace(-1.0, 1.0, 1500)):
-        posed = drago.DROProblem(X, problem.y, loss=loss, baseline=baseline)
-        w, b = np.full((X.shape[1], 1), 0.3), np.array([0.1])
-        raw = posed.rows.predict(w, b)
-        exact = posed.evaluate(w, b, raw).losses
-        np.testing.assert_array_equal(posed.rows.losses(posed.loss, w, b, raw), exact)
-        raw[7] = np.nan
-        with pytest.raises(NonFiniteLossError, match="first on row 7"):
-            posed.rows.losses(posed.loss, w, b, raw)

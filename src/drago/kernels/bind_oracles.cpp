@@ -1,5 +1,4 @@
 // The losses and the dual oracles for Python.
-#include <algorithm>
 #include <cstdint>
 #include <tuple>
 
@@ -55,30 +54,21 @@ void bind_losses(nb::module_& m) {
         [](int code, double parameter, InArray y, Array2<const double> raw, OutArray losses,
            Array2<double> dlosses, Index n_threads) {
             const std::size_t n = y.shape(0);
-            const bool has_slopes = dlosses.size() > 0;
-            if (!has_shape(raw, n, 1) || losses.shape(0) != n ||
-                !has_shape(dlosses, has_slopes ? n : 0, 1))
+            if (!has_shape(raw, n, 1) || losses.shape(0) != n || !has_shape(dlosses, n, 1))
                 return false;
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             const In z{raw.data(), length(y)};
             const Out slopes{dlosses.data(), length(y)};
             in_ranges(length(y), [&](Index lo, Index hi) {
-                constexpr Index some = 512;
-                double unused[some];
-                const Index step = has_slopes ? hi - lo : some;
-                for (Index at = lo; at < hi; at += step) {
-                    const Index end = std::min(at + step, hi);
-                    single_output(code, parameter, view(y).part(at, end), z.part(at, end),
-                                  view(losses).part(at, end),
-                                  has_slopes ? slopes.part(at, end) : Out{unused, end - at});
-                }
+                single_output(code, parameter, view(y).part(lo, hi), z.part(lo, hi),
+                              view(losses).part(lo, hi), slopes.part(lo, hi));
             });
             return true;
         },
         "code"_a, "parameter"_a, "y"_a.noconvert(), "raw"_a.noconvert(), "losses"_a.noconvert(),
         "dlosses"_a.noconvert(), "n_threads"_a = 1,
-        "Whether the arrays fit together; only then they are filled, slopes if there is room.");
+        "Whether the arrays fit together; only then they are filled.");
     m.def(
         "multinomial",
         [](Array1<const std::int64_t> y, Array2<const double> raw, OutArray losses,

@@ -204,14 +204,6 @@ class ArrayVisits(ArrayCurvature):
             )
         return Evaluation(w, b, raw, losses, dlosses)
 
-    def losses(self, loss: Any, w: Matrix, b: Vector, raw: Matrix) -> Vector:
-        if loss.has_kernels and raw.shape[1] == 1:
-            losses = loss._values(self.y, raw)
-            losses = losses if self.baseline is None else losses - self.baseline
-            if _are_finite(losses):
-                return losses
-        return super().losses(loss, w, b, raw)
-
     def visits_once(self, loss: Any, n_outputs: int) -> bool:
         return loss.has_kernels and self._is_one_by_rows(n_outputs)
 

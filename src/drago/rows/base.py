@@ -79,7 +79,8 @@ class RowStore(OneProcess):
     """Whether all nominal weights are known to be equal."""
     n_rounds: int = 0
     notice: str = ""  # where the rows are, if that is worth a word to whoever watches
-    least_part, most_part = 2000, 1 << 62
+    least_part: int = 2000
+    most_part: int = 1 << 62
     """Rows below which a smaller problem takes no less time, and those that `take` has room for."""
     thin: float = 0.4
     """The share of rows below which DRAGO visits these alone, and not a block: it is exact then."""
@@ -168,10 +169,6 @@ class RowStore(OneProcess):
     def evaluate(self, loss: Any, w: Matrix, b: Vector, raw: RowVector = None) -> Evaluation:
         """Losses less the baseline, and derivatives; no visit to X where `raw` is given."""
         raise NotImplementedError
-
-    def losses(self, loss: Any, w: Matrix, b: Vector, raw: RowVector) -> RowVector:
-        """The losses of `evaluate` alone."""
-        return self.evaluate(loss, w, b, raw).losses
 
     def visit(self, loss: Any, w: Matrix, b: Vector, oracle: Any, nu: float) -> Visit:
         """Losses, the weights of an oracle at the shift cost `nu`, and the gradient with these."""
@@ -311,7 +308,10 @@ class RowStore(OneProcess):
     def hessian(
         self, loss: Any, ev: Evaluation, q: RowVector, response: Any, intercept: bool
     ) -> Matrix | None:
-        """``sum_i q_i l_i'' + Z' (dq/dl) Z``, Z: the losses' gradients, class-major; if known."""
+        """``sum_i q_i l_i'' + Z' (dq/dl) Z`` with Z the gradients of the losses, class-major.
+
+        None where that is not known.
+        """
         raise NotImplementedError
 
     def hessian_rows(self, q: RowVector = None) -> int:

@@ -36,7 +36,7 @@ from drago.terms.sums import binary_masses, shrink_heavier, signed_sums
 Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-_NO_WEIGHTS, _NO_SLOPES = np.empty(0), np.empty((0, 1))
+_NO_WEIGHTS = np.empty(0)
 # Rows that tell the scale of a target, unless they are all but 0.
 _SOME = 1 << 12
 
@@ -149,15 +149,10 @@ class _Compiled(Loss):
 
     def evaluate(self, y: Array, raw: Matrix) -> tuple[Vector, Matrix]:
         losses, dlosses = np.empty(raw.shape[:1]), np.empty(raw.shape)
-        self._evaluate_into(y, raw, losses, dlosses)
+        self.evaluate_into(y, raw, losses, dlosses)
         return losses, dlosses
 
     def evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
-        if np.shape(dlosses) != np.shape(raw):
-            raise self._refusal(y, raw)
-        self._evaluate_into(y, raw, losses, dlosses)
-
-    def _evaluate_into(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> None:
         try:
             fits = y.ndim == losses.ndim == 1 and raw.ndim == dlosses.ndim == 2
             fits = fits and self._fill(*self._taken(y, raw), losses, dlosses)
@@ -204,12 +199,6 @@ class _SingleOutput(_Compiled):
     def _fill(self, y: Array, raw: Matrix, losses: Vector, dlosses: Matrix) -> bool:
         arrays = y, raw, losses, dlosses
         return kernels.single_output(self.code, self.parameter, *arrays, vector_threads(y.size))
-
-    def _values(self, y: Array, raw: Matrix) -> Vector:
-        """The losses alone."""
-        losses = np.empty(raw.shape[:1])
-        self._evaluate_into(y, raw, losses, _NO_SLOPES)
-        return losses
 
     def second(self, y: Array, raw: Matrix) -> Vector:
         """Second derivatives."""
