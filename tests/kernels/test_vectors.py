@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from drago import kernels
 
-PART = 1 << 16  # entries that a thread takes at once
+PART = 1 << 14  # entries that a thread takes at once
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=64)
 SIZES = (1, 63, 64, 65, 1000, PART - 1, PART, 2 * PART, 3 * PART + 64, 5 * PART - 7)
 

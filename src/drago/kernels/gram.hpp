@@ -14,7 +14,7 @@
 namespace drago {
 
 // Rows that a thread takes at once, unless the sums of so many parts had more entries than this.
-inline constexpr Index GRAM_ROWS = 8192;
+inline constexpr Index GRAM_ROWS = 2048;
 inline constexpr Index GRAM_SUMS = Index{1} << 22;
 
 // The rows first to last of those that are listed, a few at a time: square, whose columns are as

@@ -59,7 +59,7 @@ class Helpers {
 };
 
 // Entries of a part of a long sum.
-inline constexpr Index long_part = 1 << 16;
+inline constexpr Index long_part = 1 << 14;
 
 namespace detail {
 
