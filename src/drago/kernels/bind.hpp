@@ -108,6 +108,12 @@ template <class A>
     return true;
 }
 
+// Nominal weights are one for each row, or one for all.
+inline void require_shares(const InArray& p, const InArray& rows) {
+    if (p.size() != rows.size() && p.size() != 1)
+        throw nb::value_error("p must have one entry, or one for each row");
+}
+
 // Sparse rows of any types.
 using AnyCsr = std::variant<Csr<double, std::int32_t>, Csr<double, std::int64_t>,
                             Csr<float, std::int32_t>, Csr<float, std::int64_t>>;

@@ -31,11 +31,6 @@ bool has_shape(const Array2<T>& a, std::size_t rows, std::size_t cols) {
     return a.shape(0) == rows && a.shape(1) == cols;
 }
 
-void require_shares(const InArray& p, const InArray& rows) {
-    if (p.size() != rows.size() && p.size() != 1)
-        throw nb::value_error("p must have one entry, or one for each row");
-}
-
 void bind_losses(nb::module_& m) {
     m.attr("SQUARED") = static_cast<int>(SQUARED);
     m.attr("HUBER") = static_cast<int>(HUBER);

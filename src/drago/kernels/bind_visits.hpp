@@ -51,6 +51,7 @@ void bind_storage(nb::module_& m, AnyRows (*open)(Storage...), Names... names) {
         [open](Storage... storage, Index n_parts, Index n_threads, InArray p, InArray q,
                InArray losses, InArray slopes, int kind, double tau, double nu, double cap,
                double sum_first, double sum_second, InArray first, InArray second, OutArray out) {
+            require_shares(p, q);
             const nb::gil_scoped_release released;
             const auto gradient = [&](const auto& rows) {
                 require_no_guess(rows, kind);

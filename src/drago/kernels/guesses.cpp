@@ -131,8 +131,10 @@ Heavy find_rest(const Guess& guess, Combined with, const Weighing& of, Index lo,
     each_where(
         0, hi - lo, [=](Index r) DRAGO_INLINED { return rest[r] != 0.0; },
         [&](Index r) DRAGO_INLINED {
+            const double product = rest[r] * slope[r];
             rows[found.count] = lo + r;
-            rest[found.count++] = rest[r] * slope[r];
+            rest[found.count] = product;
+            found.count += product != 0.0;
         });
     for (Index k = 0; k < found.count; ++k) found.along += rest[k];
     return found;

@@ -18,7 +18,7 @@ _IN_CACHE = 1 << 15
 _FEW_ENTRIES = 1 << 18
 # Over one in so many ranks it is looked at how weights rise with the losses.
 _RANKS = 64
-# Rows that are looked at for each that is wanted.
+# Times as many rows as are wanted, from which on any will do that weigh about the same.
 _LOOKED_AT = 32
 # Rows of which a selection takes longer than two looks at all of them.
 _MANY = 1 << 17
@@ -134,7 +134,7 @@ class ArrayCurvature(RowStore):
         return loss._weighted_second(self.y, raw, q)
 
     def heaviest(self, weight: Vector, size: int) -> Chosen:
-        # Of many rows some tell enough of where the weight lies.
+        # Of many rows that weigh about the same some tell enough of where the weight lies.
         if weight.size > _LOOKED_AT * size:
             greatest = kernels.extremes(weight, vector_threads(weight.size))[1]
             about_equal = _above(weight, 0.5 * greatest)
@@ -329,7 +329,7 @@ class ArrayCurvature(RowStore):
         slopes = ev.dlosses[:, 0]
         moving = np.where(response.pool >= 0, response.rate * slopes, 0.0)
         weight = self._second(loss, ev.raw, q) + moving * slopes
-        H = self.gram(Chosen(_above(weight)), weight, intercept)
+        H = self.gram(Chosen(np.flatnonzero(weight)), weight, intercept)
 
         def drop(by: Vector, mass: float) -> None:
             """The moves have no part along this."""

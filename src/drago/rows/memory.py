@@ -152,9 +152,9 @@ class ArrayRows(ArrayNear):
         return check_vector(name, values, kept.size)[kept]
 
     def take(self, index: Index) -> ArrayRows:
-        is_uniform = self.shares.size == 1
+        y, is_uniform = self.y[index], self.shares.size == 1
         if is_uniform:
-            p = np.full(index.size, 1.0 / index.size)
+            p = np.full(y.size, 1.0 / max(y.size, 1))
         else:
             p = self.p[index]
             p /= p.sum()
@@ -167,7 +167,7 @@ class ArrayRows(ArrayNear):
             if not math.isfinite(squares):
                 require_features(self.stored)
         baseline = None if self.baseline is None else self.baseline[index]
-        return ArrayRows(X, self.y[index], p, groups, baseline, is_uniform=is_uniform)
+        return ArrayRows(X, y, p, groups, baseline, is_uniform=is_uniform)
 
     def sample(self, index: Index) -> ArrayRows:
         return self.take(index)
@@ -246,7 +246,8 @@ class ArrayRows(ArrayNear):
         return float(np.dot(x, y))
 
     def count(self, q: Vector, above: float = 0.0) -> int:
-        return int(kernels.count_above(np.ascontiguousarray(q), above, vector_threads(q.size)))
+        weights = np.ascontiguousarray(q, np.float64)
+        return int(kernels.count_above(weights, above, vector_threads(q.size)))
 
     def slope_along(self, q: Vector, dlosses: Matrix, step: Matrix) -> float:
         if dlosses.shape[1] == 1:
