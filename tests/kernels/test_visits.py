@@ -146,6 +146,8 @@ def test_a_gradient_where_all_rows_weigh_the_same(divergence, n):
                 np.testing.assert_allclose(one, exact, rtol=0, atol=200 * EPS * size.max())
                 again = gradient(X, p[:1], q, seen, guess, n_parts, 3)
                 np.testing.assert_array_equal(one, again)
+    with pytest.raises(ValueError, match="one for each row"):
+        gradient(X, p[:2], q, seen, guess)
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -82,6 +82,7 @@ void bind_near(nb::module_& m) {
            double cap, InArray near_raw, InArray near_losses, InArray near_slopes, InArray reach,
            double distance, double shift, double curvature, double cut, OutArray raw,
            OutArray losses, OutArray slopes, OutArray first, OutArray second) {
+            require_shares(p, y);
             const nb::gil_scoped_release released;
             const Seen seen{view(y), view(p), view(baseline), view(raw), view(losses),
                             view(slopes), {}, {}};

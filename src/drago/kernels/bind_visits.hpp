@@ -24,6 +24,7 @@ void bind_storage(nb::module_& m, AnyRows (*open)(Storage...), Names... names) {
                double parameter, InArray y, InArray p, InArray baseline, int kind, double tau,
                double nu, double cap, OutArray raw, OutArray losses, OutArray slopes,
                InArray unit, OutArray reach, OutArray first, OutArray second) {
+            require_shares(p, y);
             const nb::gil_scoped_release released;
             const Seen seen{view(y),      view(p),      view(baseline), view(raw),
                             view(losses), view(slopes), view(unit),     view(reach)};

@@ -46,16 +46,19 @@ DRAGO_INLINE decltype(auto) with_kind(int kind, F&& f) {
 
 void guess_weights(const Guess& guess, In p, In losses, Out first, Out second) {
     const double inverse = 1.0 / guess.nu, tau = guess.tau, cap = guess.cap;
-    const double *__restrict loss = losses.data, *__restrict nominal = p.data;
+    const double* __restrict loss = losses.data;
     double *__restrict one = first.data, *__restrict two = second.data;
-    with_kind(guess.kind, [=](auto tag) {
+    const auto fill = [=](auto tag, auto nominal) {
 #pragma GCC ivdep
-        for (Index r = 0; r < p.size; ++r) {
+        for (Index r = 0; r < losses.size; ++r) {
             const Guessed here =
-                guessed<decltype(tag)::value>(tau, inverse, cap, loss[r], nominal[r]);
+                guessed<decltype(tag)::value>(tau, inverse, cap, loss[r], nominal(r));
             one[r] = here.first;
             two[r] = here.second;
         }
+    };
+    with_kind(guess.kind, [&](auto tag) {
+        with_shares(p, losses.size, 0, [&](auto nominal) { fill(tag, nominal); });
     });
 }
 

@@ -28,7 +28,7 @@ struct Guess {
     double tau, nu, cap;
 };
 
-// Fills in both kinds of guessed weights.
+// Fills in both kinds of guessed weights; p may be one number, that of every row.
 void guess_weights(const Guess& guess, In p, In losses, Out first, Out second);
 
 // How many rows have a weight, the sum of these, and that of weight times slope.
@@ -40,7 +40,7 @@ struct Heavy {
 // Lists the places of the rows of weight, and weight times slope of each.
 Heavy find_heavy(In weights, In slopes, std::int64_t* places, double* products);
 
-// Vectors of the rows that a gradient reads; p may be one number, that of every row.
+// Vectors of the rows that a gradient reads; p as above.
 struct Weighing {
     In p, q, losses, slopes;
 };

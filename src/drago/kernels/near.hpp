@@ -54,12 +54,14 @@ inline void visit_listed(DenseRows<T>& rows, const Listed<T>& listed, Index at, 
                          const Model& model, const Guess& guess, const Seen& seen, Tally& tally,
                          Out first, Out second) {
     const std::int64_t* i = listed.of.rows + at;
-    double z[MOST], y[MOST], p[MOST], loss[MOST], slope[MOST];
+    double z[MOST], y[MOST], own[MOST], loss[MOST], slope[MOST];
+    const bool is_even = seen.p.size == 1;
+    const In p = is_even ? seen.p : In{own, size};
     predict(listed, at, at + size, model.w, 0.0, z);
     for (Index r = 0; r < size; ++r) {
         z[r] += model.b;
         y[r] = seen.y[i[r]];
-        p[r] = seen.p[i[r]];
+        if (!is_even) own[r] = seen.p[i[r]];
     }
     single_output(model.code, model.parameter, {y, size}, {z, size}, {loss, size}, {slope, size});
     if (!seen.baseline.empty())
@@ -70,7 +72,7 @@ inline void visit_listed(DenseRows<T>& rows, const Listed<T>& listed, Index at, 
         seen.losses[i[r]] = loss[r];
         seen.slopes[i[r]] = slope[r];
     }
-    add_guessed(rows, [=](Index r) { return i[r]; }, guess, {p, size}, {loss, size}, {slope, size},
+    add_guessed(rows, [=](Index r) { return i[r]; }, guess, p, {loss, size}, {slope, size},
                 tally, first, second);
 }
 

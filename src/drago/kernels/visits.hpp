@@ -109,8 +109,9 @@ struct SparseRows {
     }
 };
 
-// Vectors of the rows that a visit reads and fills. With a unit of each feature, for dense rows in
-// memory, the reach is ||unit x|| of each row; without, where there is room for it, the norm of X.
+// Vectors of the rows that a visit reads and fills; p may be one number, that of every row. With a
+// unit of each feature, for dense rows in memory, the reach is ||unit x|| of each row; without,
+// where there is room for it, the norm of X.
 struct Seen {
     In y, p, baseline;
     Out raw, losses, slopes;
@@ -141,7 +142,7 @@ inline Index not_finite(In losses, In slopes) {
 template <class Rows, class Row>
 inline void add_guessed(Rows& rows, Row row, const Guess& guess, In p, In losses, In slopes,
                         Tally& tally, Out first, Out second) {
-    const Index size = p.size, d = first.size - 1;
+    const Index size = losses.size, d = first.size - 1;
     double one[MOST], two[MOST];
     guess_weights(guess, p, losses, {one, size}, {two, size});
     const auto add = [&](const double* weights, double& mass, Out out) {
@@ -165,7 +166,8 @@ inline Tally visit_part(Rows& rows, Index lo, Index hi, const Model& model, cons
     Tally tally;
     for (Index start = lo; start < hi; start += rows.some()) {
         const Index size = std::min(rows.some(), hi - start);
-        const In y = seen.y.part(start, start + size), p = seen.p.part(start, start + size);
+        const In y = seen.y.part(start, start + size);
+        const In p = seen.p.size == 1 ? seen.p : seen.p.part(start, start + size);
         const Out raw = seen.raw.part(start, start + size);
         const Out losses = seen.losses.part(start, start + size);
         const Out slopes = seen.slopes.part(start, start + size);

@@ -300,7 +300,7 @@ class ArrayVisits(ArrayCurvature):
     def _asked(self, loss: Any, w: Matrix, b: Vector) -> tuple[Any, ...]:
         """What kernels of visits are given between X and a guess."""
         model = np.ascontiguousarray(w[:, 0]), float(b[0]), loss.code, loss.parameter
-        return *self._work, *model, self.y, self.p, self.kernel_baseline
+        return *self._work, *model, self.y, self.shares, self.kernel_baseline
 
     def _seen_in(
         self,

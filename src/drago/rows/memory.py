@@ -37,15 +37,13 @@ class ArrayRows(ArrayNear):
     X : array or CSR matrix of shape (n, n_features)
         float32 or float64.
     y : array of shape (n,)
-    p : array of shape (n,)
-        Positive, with sum 1.
+    p : array of shape (n,), optional
+        Positive, with sum 1. Without it all are alike.
     groups : array of int of shape (n,), optional
     baseline : array of shape (n,), optional
         What is subtracted from the losses.
     unread : bool
         Whether nobody has seen to it that X is finite: the first who reads it does.
-    is_uniform : bool
-        Whether all entries of p are known to be alike; otherwise it is found out.
     """
 
     capabilities = frozenset(
@@ -56,23 +54,25 @@ class ArrayRows(ArrayNear):
         self,
         X: Any,
         y: Array,
-        p: Vector,
+        p: Vector | None = None,
         groups: Array | None = None,
         baseline: Vector | None = None,
         *,
         unread: bool = False,
-        is_uniform: bool = False,
     ) -> None:
-        self.stored, self.y, self.p = locked(X), locked(y), locked(p)
+        self.stored, self.y = locked(X), locked(y)
+        self.is_uniform = p is None
+        if p is not None:
+            self.p = locked(p)
         self.unread = unread
         self.groups = None if groups is None else locked(groups)
         self.baseline = None if baseline is None else locked(baseline)
-        self.is_uniform = is_uniform
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle is made of; what was computed from it is computed again."""
-        names = ("y", "p", "groups", "baseline", "unread")
-        return {"X": self.stored} | {name: getattr(self, name) for name in names}
+        names = ("y", "groups", "baseline", "unread")
+        own = {"X": self.stored, "p": None if self.is_uniform else self.p}
+        return own | {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -152,13 +152,11 @@ class ArrayRows(ArrayNear):
         return check_vector(name, values, kept.size)[kept]
 
     def take(self, index: Index) -> ArrayRows:
-        y, is_uniform = self.y[index], self.shares.size == 1
-        if is_uniform:
-            p = np.full(y.size, 1.0 / max(y.size, 1))
-        else:
+        y, p = self.y[index], None
+        if self.shares.size == self.n_samples:
             p = self.p[index]
             p /= p.sum()
-        groups = None if self.groups is None else check_groups(self.groups[index], p.size)
+        groups = None if self.groups is None else check_groups(self.groups[index], y.size)
         X: Any = self.stored
         X, squares = (X[index], None) if self.is_sparse else gathered(X, index, X.dtype)
         if self.unread:
@@ -167,15 +165,14 @@ class ArrayRows(ArrayNear):
             if not math.isfinite(squares):
                 require_features(self.stored)
         baseline = None if self.baseline is None else self.baseline[index]
-        return ArrayRows(X, y, p, groups, baseline, is_uniform=is_uniform)
+        return ArrayRows(X, y, p, groups, baseline)
 
     def sample(self, index: Index) -> ArrayRows:
         return self.take(index)
 
     def replaced(self, **changes: Any) -> ArrayRows:
         """The same rows but for this."""
-        is_uniform = "p" not in changes and self.shares.size == 1
-        return ArrayRows(**(self.__getstate__() | changes), is_uniform=is_uniform)
+        return ArrayRows(**(self.__getstate__() | changes))
 
     def with_baseline(self, baseline: Vector | None) -> ArrayRows:
         return self.replaced(baseline=baseline)
@@ -199,17 +196,24 @@ class ArrayRows(ArrayNear):
 
     def oracle(self, uncertainty: Any, divergence: Any) -> Any:
         # Set and divergence were checked at the door of the problem.
-        found = uncertainty._oracle(self.p, divergence, self.groups)
-        found.shares = self.shares
+        one_will_do = uncertainty.is_capped and divergence.is_chi2
+        p = self.shares if one_will_do else self.p
+        found = uncertainty._oracle(p, divergence, self.groups)
+        found.n_rows = self.n_samples
         return found
 
     @cached_property
+    def p(self) -> Vector:
+        return locked(np.full(self.n_samples, self.shares[0]))
+
+    @cached_property
     def shares(self) -> Vector:
-        """p, or one entry of it where all are alike: then nobody has to read it."""
-        if not self.is_uniform:
-            first, p = self.p[:64], self.p  # of unequal ones the first tell
-            self.is_uniform = bool((first == p[0]).all() and p.min() == p.max())
-        return self.p[:1] if self.is_uniform else self.p
+        """p, or one entry where all are alike: then nobody has to make it, or to read it."""
+        if self.is_uniform:
+            return locked(np.array([1.0 / max(self.n_samples, 1)]))
+        p = self.p
+        is_even = (p[:64] == p[0]).all() and p.min() == p.max()  # of unequal ones the first tell
+        return p[:1] if is_even else p
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> ArrayTables:
         return ArrayTables(self, problem, kind, count, n_threads)

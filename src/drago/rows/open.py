@@ -109,7 +109,7 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
     y = loss.check_target(y, n)
     groups = None if groups is None else check_groups(groups, n)
     if sample_weight is None:
-        p = np.full(n, 1.0 / n)
+        p = None
     else:
         p = check_sample_weight(sample_weight, n)
         # Divided by the largest first: a sum of huge weights must not overflow.
@@ -122,8 +122,7 @@ def open_arrays(X: Any, y: Any, *, loss: Any, sample_weight: Any, groups: Any) -
             kept, unread = some, False
             X, y, p = X[kept], y[kept], p[kept]
             groups = None if groups is None else check_groups(groups[kept], int(kept.sum()))
-    rows = ArrayRows(X, y, p, groups, unread=unread, is_uniform=sample_weight is None)
-    return Opened(rows, kept, loss.n_outputs(y))
+    return Opened(ArrayRows(X, y, p, groups, unread=unread), kept, loss.n_outputs(y))
 
 
 def with_baseline(rows: RowStore, baseline: Any, kept: Any) -> RowStore:

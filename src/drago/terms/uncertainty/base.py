@@ -114,8 +114,8 @@ class DualOracle:
         self.uncertainty = uncertainty
         self.divergence = divergence
         self.p = p
-        self.shares = p
-        """The same, or one entry where whoever made the oracle knows that all are alike."""
+        self.n_rows = p.size
+        """Whoever gives one entry for all rows, to an oracle that takes it, says how many."""
 
     @property
     def parameter(self) -> float:
@@ -135,13 +135,13 @@ class DualOracle:
 
     def weights(self, u: Vector, c: float) -> Vector:
         """``argmax over q in Q of <u, q> - c Omega(q)``."""
-        q = np.empty(self.p.shape[0])
+        q = np.empty(self.n_rows)
         self.solve_into(np.ascontiguousarray(u, dtype=np.float64), float(c), q)
         return q
 
     def with_mirror(self, u: Vector, c: float) -> tuple[Vector, Vector]:
         """`weights`, and their mirror coordinate."""
-        q, mirror = np.empty(self.p.shape[0]), np.empty(self.p.shape[0])
+        q, mirror = np.empty(self.n_rows), np.empty(self.n_rows)
         self.solve_into(np.ascontiguousarray(u, dtype=np.float64), float(c), q, mirror)
         return q, mirror
 
@@ -207,7 +207,7 @@ class DualOracle:
 
     def _require_rows(self, *vectors: Vector) -> None:
         """An error where a vector is not as long as there are rows: kernels would read beyond."""
-        shape = self.p.shape
+        shape = (self.n_rows,)
         for vector in vectors:
             if vector.shape != shape:
                 raise ValueError(
@@ -221,7 +221,7 @@ class DualOracle:
 
     def _rate(self, q: Vector, c: float) -> Vector:
         """How fast each free weight grows with its loss."""
-        return self.divergence._rate(q, self.p) / c
+        return np.broadcast_to(self.divergence._rate(q, self.p), q.shape) / c
 
 
 class UncertaintySet:
@@ -366,7 +366,7 @@ class UncertaintySet:
         q : array of shape (n,)
         """
         oracle = self.oracle(p, divergence)
-        u = check_vector("u", u, oracle.p.size)
+        u = check_vector("u", u, oracle.n_rows)
         return oracle.weights(u, check_number("c", c, low=0))
 
     def oracle(

@@ -109,7 +109,10 @@ class Simplex(_Capped):
 
 
 class CappedOracle(DualOracle):
-    """``0 <= q_i <= cap p_i``: CVaR and, with ``cap = inf``, the simplex."""
+    """``0 <= q_i <= cap p_i``: CVaR and, with ``cap = inf``, the simplex.
+
+    With chi2 the nominal weights may be one number, that of every row.
+    """
 
     family = 0
     _remembered = ("_tau", "_c")
@@ -145,7 +148,7 @@ class CappedOracle(DualOracle):
     def _fill(self, u: Vector, c: float, q: Vector, mirror: Vector) -> None:
         tau, is_chi2 = self.remembered(c), self.divergence.is_chi2
         if is_chi2:
-            tau = kernels.capped_chi2(u, self.shares, c, self.cap, tau, q, vector_threads(u.size))
+            tau = kernels.capped_chi2(u, self.p, c, self.cap, tau, q, vector_threads(u.size))
         else:
             room = mirror if c > 0 else EMPTY
             tau = kernels.capped_kl(u, self.p, c, self.cap, tau, q, room, vector_threads(u.size))
