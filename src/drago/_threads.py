@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-# Entries of X from which a second thread gains more than it costs.
-_LARGE = 1 << 20
+# Entries of X from which a second thread gains more than it costs, and from which it does where the
+# other core has nothing else to do, as whoever says how many threads there may be knows.
+_LARGE, _WORTH = 1 << 20, 1 << 19
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 
 
 @contextmanager
 def limited(n_threads: int | None) -> Iterator[None]:
-    """No more threads than that for visits within; None leaves it as it is."""
+    """So many threads for visits to large data within; None leaves it as it is."""
     token = None if n_threads is None else _limit.set(n_threads)
     try:
         yield
@@ -27,13 +28,15 @@ def limited(n_threads: int | None) -> Iterator[None]:
 def threads_for(n_entries: int, n_threads: int | None = None) -> int:
     """As many threads as a visit that reads so many numbers shall have.
 
-    As many as were asked for. Otherwise one on small data, and on large data all cores that the
-    process may use, but for ``OMP_NUM_THREADS``, which limits them, and workers of joblib, which
-    get one each.
+    As many as were asked for here. Otherwise one on small data, and on large data as many as were
+    allowed, or all cores that the process may use, but for ``OMP_NUM_THREADS``, which limits them,
+    and workers of joblib, which get one each.
     """
-    asked = _limit.get() if n_threads is None else n_threads
-    if asked is not None:
-        return asked
+    if n_threads is not None:
+        return n_threads
+    allowed = _limit.get()
+    if allowed is not None:
+        return 1 if n_entries < _WORTH else allowed
     return 1 if n_entries < _LARGE else _available()
 
 

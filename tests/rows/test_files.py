@@ -105,6 +105,7 @@ def test_equal_objectives_over_parts(tmp_path):
 
 @pytest.mark.parametrize("storage", STORAGE)
 def test_threads_and_reading_ahead_change_no_bit(tmp_path, monkeypatch, storage):
+    monkeypatch.setattr("drago._threads._WORTH", 1)
     monkeypatch.setattr("drago.rows.array_visits._AT_ONCE", 1 << 6)
     _, filed = make(tmp_path, "logistic", storage=storage, fit_intercept=True)
     results = [drago.solve(filed, tol=1e-6, n_threads=n) for n in (1, 2, 4)]
@@ -397,6 +398,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(
     tmp_path, monkeypatch, damage, message, n_threads
 ):
     """After the first part of a pass, while the file is open or before it is opened again."""
+    monkeypatch.setattr("drago._threads._WORTH", 1)
     monkeypatch.setattr("drago.rows.array_visits._AT_ONCE", 1 << 6)
     X, y, _ = data("squared")
     filed = drago.DROProblem(blocks_of(tmp_path, X, y), shift_cost=0.1)

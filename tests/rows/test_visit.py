@@ -131,6 +131,8 @@ def test_a_visit_says_which_losses_are_not_finite(bad):
 def test_the_number_of_threads():
     small, large = 1000, 1 << 22
     assert threads_for(small) == 1
+    with limited(4):  # parts of a solve that are too small are done by one
+        assert threads_for(small) == 1 and threads_for(large) == threads_for(1 << 19) == 4
     assert threads_for(small, 3) == threads_for(large, 3) == 3
     with limited(2):
         assert threads_for(large) == 2

@@ -31,8 +31,9 @@ _CHUNK = 1 << 18
 # Entries of X from which it is worth to know which rows need not be read; and from which our own
 # products with one column are faster than those of BLAS, which is in the cache with fewer.
 _LARGE, _BEYOND_CACHE = 1 << 22, 1 << 20
-# Entries of X in a part that a thread takes at once.
-_AT_ONCE = 1 << 19
+# Entries of X in a part that a thread takes at once; of fewer there are so many parts, of fewer
+# entries, as long as these are no less than the last.
+_AT_ONCE, _PARTS, _AT_LEAST = 1 << 19, 64, 1 << 16
 # Features from which on a guess of the weights costs less than a second reading of the tail. The
 # entries of a sparse row are so few, and so far apart in the sums, that it never does.
 _LONG = 16
@@ -99,7 +100,7 @@ def sharper(guess: Guess, masses: tuple[float, float]) -> float:
 
 def parts_of_visit(n_samples: int, n_features: int, n_entries: int, is_sparse: bool) -> int:
     """How many parts so many rows are visited in."""
-    parts = n_entries // _AT_ONCE
+    parts = max(n_entries // _AT_ONCE, min(n_entries // _AT_LEAST, _PARTS))
     if is_sparse:  # each has sums as long as there are features
         parts = min(parts, n_entries // (8 * n_features))
     return max(1, min(parts, n_samples // 64))

@@ -237,14 +237,16 @@ class Memory:
 
     def direction(self, slope: Vector) -> Vector:
         """``-H slope``."""
+        from scipy.linalg.blas import dtrsv  # a call of NumPy's costs more than all products
+
         m = self.count
         if m == 0:
             return -slope
         steps, changes = self._steps[:m], self._changes[:m]
         inner, square = self._inner[:m, :m], self._square[:m, :m]
         scale = inner[-1, -1] / square[-1, -1]
-        upper = np.triu(inner)
-        first = np.linalg.solve(upper, steps @ slope)
-        middle = np.diag(inner) * first + scale * (square @ first - changes @ slope)
-        second = np.linalg.solve(upper.T, middle)
+        lower = inner.T  # in the order of BLAS
+        first = dtrsv(lower, steps @ slope, lower=1, trans=1)
+        middle = inner.diagonal() * first + scale * (square @ first - changes @ slope)
+        second = dtrsv(lower, middle, lower=1)
         return -(scale * slope + second @ steps - scale * (first @ changes))

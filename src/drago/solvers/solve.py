@@ -111,10 +111,10 @@ def solve(
     checkpoint_every : float
         Seconds between two savings, at least.
     n_threads : int, optional
-        Threads of the passes over arrays. By default one on small data, and on large data all
-        cores that the process may use, but no more than ``OMP_NUM_THREADS`` and one in a worker of
-        joblib. Their number does not change the values that a pass computes, not even in the last
-        bit.
+        Threads of the passes over arrays that are large enough to gain by them. By default one on
+        small data, and on large data all cores that the process may use, but no more than
+        ``OMP_NUM_THREADS`` and one in a worker of joblib. Their number does not change the values
+        that a pass computes, not even in the last bit.
     verbose : int
         1 prints a line for each certificate, and shows how far the reading of rows in files is in
         between: a bar where the standard error is a terminal and rich is installed, else a line
