@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <vector>
 
 #include "math.hpp"
@@ -12,29 +13,42 @@
 namespace drago {
 
 // Parts that are taken by whoever has time, each by one.
-struct Queue {
-    const Index count;
-    std::atomic<Index> next{0};
+//
+// Each thread has a stretch of its own and goes from its first part to the next; who is done takes
+// the last part of the longest stretch. So memory is read in long runs, and where it is new, no two
+// threads wait for the system to fill the same page.
+class Queue {
+  public:
+    Queue(Index count, Index n_threads);
+    // How many threads have a stretch.
+    Index n_threads() const { return static_cast<Index>(stretches_.size()); }
+    // The number of a part; -1 where none is left.
+    Index take(Index thread);
+    // Leave the rest.
+    void clear();
 
-    // The number of a part; none is left where it is not below the count.
-    Index take() { return next.fetch_add(1); }
+  private:
+    // Its first part, and the one after its last.
+    struct alignas(64) Stretch {
+        std::atomic<std::uint64_t> ends;
+    };
+    std::vector<Stretch> stretches_;
 };
 
-// Calls work(given, queue) from as many threads as there are, which take parts until none is left.
-// Threads end with the call: a process may fork after it.
-void on_threads(Queue& queue, Index n_threads, void (*work)(const void*, Queue&),
-                const void* given);
+// Calls work(given, queue, thread) from each thread, which takes parts until none is left. Threads
+// end with the call: a process may fork after it.
+void on_threads(Queue& queue, void (*work)(const void*, Queue&, Index), const void* given);
 
 // Calls work(k) for the parts k < count, with a `work` of each thread's own, which make() gives.
 // What a part computes must not depend on who does it; then the number of threads changes no bit.
 template <class Make>
 void in_parts_with(Index count, Index n_threads, const Make& make) {
-    Queue queue{count};
-    const auto take = [](const void* make, Queue& queue) {
+    Queue queue(count, n_threads);
+    const auto take = [](const void* make, Queue& queue, Index thread) {
         auto work = (*static_cast<const Make*>(make))();
-        for (Index k; (k = queue.take()) < queue.count;) work(k);
+        for (Index k; (k = queue.take(thread)) >= 0;) work(k);
     };
-    on_threads(queue, n_threads, take, &make);
+    on_threads(queue, take, &make);
 }
 
 // The same with one `work` for all threads.
