@@ -31,6 +31,8 @@ _CHUNK = 1 << 18
 # Entries of X from which it is worth to know which rows need not be read; and from which our own
 # products with one column are faster than those of BLAS, which is in the cache with fewer.
 _LARGE, _BEYOND_CACHE = 1 << 22, 1 << 20
+# One in so many entries of X is still to be read for a gradient, roughly, where there was a guess.
+_LEFT = 8
 # Entries of X in a part that a thread takes at once; of fewer there are so many parts, of fewer
 # entries, as long as these are no less than the last.
 _AT_ONCE, _PARTS, _AT_LEAST = 1 << 19, 64, 1 << 16
@@ -341,7 +343,8 @@ class ArrayVisits(ArrayCurvature):
         out = np.empty(self.n_features + 1)
         kernels.gradient_after(
             *self._storage,
-            *self._work,
+            self._n_parts,
+            threads_for(self.n_entries // (_LEFT if guess.kind else 1)),
             self.shares,
             q,
             q if seen is None else seen.evaluation.losses,
