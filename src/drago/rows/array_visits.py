@@ -196,8 +196,8 @@ class ArrayVisits(ArrayCurvature):
                 return seen.evaluation
         raw = self.predict(w, b) if raw is None else raw
         losses, dlosses = self.apply(loss, raw)
-        # The slopes of a softmax are finite where its losses are.
-        if not (_are_finite(losses) and (loss.has_class_hessian or _are_finite(dlosses))):
+        # The slopes of a built-in loss are finite where its losses are.
+        if not (_are_finite(losses) and (loss.has_kernels or _are_finite(dlosses))):
             bad = ~(np.isfinite(losses) & np.isfinite(dlosses).all(axis=1))
             i = int(np.argmax(bad))
             raise NonFiniteLossError(
