@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-# Entries of X from which a second thread gains more than it costs, and from which it does where the
-# other core has nothing else to do, as whoever says how many threads there may be knows.
+# Entries of X from which there is a second thread: by default, and where somebody said how many
+# there may be. Who says so has cores with nothing else to do, and it gains a little sooner.
 _LARGE, _WORTH = 1 << 20, 1 << 19
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 

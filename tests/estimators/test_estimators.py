@@ -625,7 +625,8 @@ def test_random_states():
 
 @pytest.mark.parametrize("solver", ["auto", "drago"])
 @pytest.mark.parametrize("n_jobs", [1, 2, -1, np.int64(2)])
-def test_threads(n_jobs, solver):
+def test_threads(n_jobs, solver, monkeypatch):
+    monkeypatch.setattr("drago._threads._WORTH", 1)
     X, y = make("squared", n=200)
     fitted = DRORegressor(solver=solver, n_jobs=n_jobs, tol=1e-6).fit(X, y)
     assert certified(fitted, "squared", X, y).rel_gap <= 2e-6

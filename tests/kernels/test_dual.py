@@ -608,6 +608,9 @@ def test_one_nominal_weight_for_all_rows(n, c, cap):
                 np.testing.assert_allclose(found, kernels.outside(q, p, cap), atol=2 * n * EPS)
                 value, exact = (kernels.chi2_value(u, q, x, c, n_threads) for x in (p[:1], p))
                 assert value == pytest.approx(exact, rel=1e-12, abs=1e-12)
+    for search, kind in ((capped, "kl"), (ball, "chi2"), (ball, "kl")):
+        with pytest.raises(ValueError, match="one entry for each row"):
+            search(kind, u, p[:1], c, cap)
     for call in (lambda x: kernels.chi2_value(u, q, x, c), lambda x: capped("chi2", u, x, c, cap)):
         if n > 2:
             with pytest.raises(ValueError, match="one for each row"):

@@ -43,6 +43,15 @@ def test_long_ones(size, share):
             check(changed, 0.0)
 
 
+def test_parts_are_done_once_each_by_whoever_has_time():
+    """More threads than cores: some have done their own parts before others begin."""
+    values = np.arange(21.0 * PART)
+    expected = np.flatnonzero(values > 5.0)
+    for n_threads in [2, 3, 5, 21, 50] * 20:
+        assert kernels.count_above(values, 5.0, n_threads) == expected.size
+        np.testing.assert_array_equal(kernels.places_above(values, 5.0, n_threads), expected)
+
+
 def test_no_entries():
     assert kernels.count_above(np.empty(0), 0.0) == 0
     assert kernels.places_above(np.empty(0), 0.0).size == 0

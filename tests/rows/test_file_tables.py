@@ -166,6 +166,7 @@ def same(results):
 @pytest.mark.parametrize("kind", ["blocks", "support"])
 @pytest.mark.parametrize("storage", STORAGE)
 def test_threads_and_reading_ahead_change_no_bit(tmp_path, monkeypatch, storage, kind):
+    monkeypatch.setattr("drago._threads._WORTH", 1)
     _, filed = make(tmp_path, "logistic", storage=storage, fit_intercept=True)
     method = drago_of(kind)
     results = [steps(filed, method, 10, n_threads=n) for n in (1, 2, 4)]

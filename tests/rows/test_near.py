@@ -133,7 +133,8 @@ def test_a_solve_that_leaves_rows_out(small, monkeypatch, loss, cost, intercept)
     assert result.n_passes < plain.n_passes
 
 
-def test_threads_change_no_bit_where_rows_are_left_out():
+def test_threads_change_no_bit_where_rows_are_left_out(monkeypatch):
+    monkeypatch.setattr("drago._threads._WORTH", 1)
     problem = make("squared", n=70_000)
     alone, two = (drago.solve(problem, tol=1e-7, n_threads=k) for k in (1, 2))
     assert problem.rows.reach is not None

@@ -74,7 +74,8 @@ class DRORegressor(RegressorMixin, DROEstimator):
     random_state : int, RandomState or None
         Seed of the solvers that use random numbers; None is 0, so that a fit can be repeated.
     n_jobs : int, optional
-        Threads; None leaves them to the solver, -1 takes all cores.
+        Threads for what is large enough to gain by them; None leaves them to the solver, -1 takes
+        all cores.
     verbose : int
         1 prints a line for each certificate, and shows progress on rows in files in between.
     device : None or a device of torch, such as "cuda"

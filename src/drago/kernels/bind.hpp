@@ -114,6 +114,10 @@ inline void require_shares(const InArray& p, const InArray& rows) {
         throw nb::value_error("p must have one entry, or one for each row");
 }
 
+inline void require_share_of_each(const InArray& p, const InArray& rows) {
+    if (p.size() != rows.size()) throw nb::value_error("p must have one entry for each row");
+}
+
 // Sparse rows of any types.
 using AnyCsr = std::variant<Csr<double, std::int32_t>, Csr<double, std::int64_t>,
                             Csr<float, std::int32_t>, Csr<float, std::int64_t>>;

@@ -50,7 +50,7 @@ void bind_gather(nb::module_& m) {
                 using T = typename decltype(to)::Entry;
                 const Index n = static_cast<Index>(index.size()), d = view(to).cols;
                 const FiledDense<T> all{{file, 0, place, -1, {report.data()}}, d, start, gap, {}};
-                in_parts_with((n + GATHERED - 1) / GATHERED, n_threads, [&] {
+                in_parts_with((n + GATHERED - 1) / GATHERED, n_threads, true, [&] {
                     return [&, own = all.of_thread()](Index k) mutable {
                         const Index first = k * GATHERED, size = std::min(GATHERED, n - first);
                         std::vector<std::int64_t> rows(index.data() + first,

@@ -188,6 +188,7 @@ void bind_capped(nb::module_& m) {
     m.def(
         "upper_quantile",
         [](InArray u, InArray p, double mass) {
+            require_share_of_each(p, u);
             nb::gil_scoped_release release;
             return upper_quantile(view(u), view(p), mass);
         },
@@ -196,6 +197,7 @@ void bind_capped(nb::module_& m) {
     m.def(
         "capped_vertex",
         [](InArray u, InArray p, double cap, OutArray q, Index n_threads) {
+            require_share_of_each(p, u);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             return capped_vertex(view(u), view(p), cap, view(q));
@@ -228,6 +230,7 @@ void bind_capped(nb::module_& m) {
         "capped_kl",
         [](InArray u, InArray p, double c, double cap, double tau, OutArray q, OutArray log_ratio,
            Index n_threads) {
+            require_share_of_each(p, u);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             return capped_kl(view(u), view(p), c, cap, tau, view(q), view(log_ratio));
@@ -249,6 +252,7 @@ void bind_balls(nb::module_& m) {
     m.def(
         "chi2_divergence",
         [](InArray q, InArray p, Index n_threads) {
+            require_share_of_each(p, q);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             return chi2_divergence(view(q), view(p));
@@ -268,6 +272,7 @@ void bind_balls(nb::module_& m) {
         "chi2_ball",
         [](InArray u, InArray p, double c, double radius, double tau, OutArray q,
            Index n_threads) -> Pair {
+            require_share_of_each(p, u);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             const BallAnswer found = chi2_ball(view(u), view(p), c, radius, tau, view(q));
@@ -288,6 +293,7 @@ void bind_balls(nb::module_& m) {
         "kl_ball",
         [](InArray u, InArray p, double c, double radius, double theta, OutArray q,
            OutArray log_ratio, Index n_threads) -> Pair {
+            require_share_of_each(p, u);
             nb::gil_scoped_release release;
             const Helpers helpers(n_threads);
             const BallAnswer found =

@@ -122,7 +122,7 @@ void make_room(std::vector<T>& room, Index size) {
 // Dense rows of a column, from the row `start` on.
 template <class T>
 struct FiledDense {
-    static constexpr bool guesses = true, keeps = true, measures = false;
+    static constexpr bool guesses = true, keeps = true, measures = false, in_turn = true;
     using Rows = DenseRows<T>;
     using Room = std::vector<T>;
     Filed<T> X;
@@ -145,7 +145,7 @@ struct FiledDense {
 // CSR rows, with the pointers of these rows into the columns.
 template <class T>
 struct FiledCsr {
-    static constexpr bool guesses = false, keeps = false, measures = false;
+    static constexpr bool guesses = false, keeps = false, measures = false, in_turn = true;
     using I = std::int32_t;
     using Rows = SparseRows<T, I>;
     struct Room {

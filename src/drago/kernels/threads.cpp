@@ -14,21 +14,23 @@ std::uint64_t left_in(std::uint64_t ends) { return end_of(ends) - first_of(ends)
 
 }  // namespace
 
-Queue::Queue(Index count, Index n_threads)
-    : stretches_(static_cast<std::size_t>(std::max<Index>(1, std::min(count, n_threads)))) {
-    const Index size = this->n_threads();
+Queue::Queue(Index count, Index n_threads, bool in_turn)
+    : n_threads_(std::max<Index>(1, std::min(count, n_threads))),
+      stretches_(static_cast<std::size_t>(in_turn ? 1 : n_threads_)) {
+    const Index size = static_cast<Index>(stretches_.size());
     for (Index t = 0; t < size; ++t)
         stretches_[t].ends = packed(count * t / size, count * (t + 1) / size);
 }
 
 Index Queue::take(Index thread) {
-    std::atomic<std::uint64_t>& own = stretches_[thread].ends;
+    const Index home = std::min(thread, static_cast<Index>(stretches_.size()) - 1);
+    std::atomic<std::uint64_t>& own = stretches_[home].ends;
     std::uint64_t ends = own;
     while (left_in(ends) > 0)
         if (own.compare_exchange_weak(ends, packed(first_of(ends) + 1, end_of(ends))))
             return static_cast<Index>(first_of(ends));
     while (true) {
-        Stretch* longest = &stretches_[thread];
+        Stretch* longest = &stretches_[home];
         ends = 0;
         for (Stretch& other : stretches_) {
             const std::uint64_t there = other.ends;

@@ -16,12 +16,13 @@ namespace drago {
 //
 // Each thread has a stretch of its own and goes from its first part to the next; who is done takes
 // the last part of the longest stretch. So memory is read in long runs, and where it is new, no two
-// threads wait for the system to fill the same page.
+// threads wait for the system to fill the same page. Or there is one stretch for all, whose parts
+// are taken in turn, as files are best read. There are fewer than 2^32 parts.
 class Queue {
   public:
-    Queue(Index count, Index n_threads);
-    // How many threads have a stretch.
-    Index n_threads() const { return static_cast<Index>(stretches_.size()); }
+    Queue(Index count, Index n_threads, bool in_turn);
+    // No more than there are parts.
+    Index n_threads() const { return n_threads_; }
     // The number of a part; -1 where none is left.
     Index take(Index thread);
     // Leave the rest.
@@ -32,6 +33,7 @@ class Queue {
     struct alignas(64) Stretch {
         std::atomic<std::uint64_t> ends;
     };
+    Index n_threads_;
     std::vector<Stretch> stretches_;
 };
 
@@ -42,8 +44,8 @@ void on_threads(Queue& queue, void (*work)(const void*, Queue&, Index), const vo
 // Calls work(k) for the parts k < count, with a `work` of each thread's own, which make() gives.
 // What a part computes must not depend on who does it; then the number of threads changes no bit.
 template <class Make>
-void in_parts_with(Index count, Index n_threads, const Make& make) {
-    Queue queue(count, n_threads);
+void in_parts_with(Index count, Index n_threads, bool in_turn, const Make& make) {
+    Queue queue(count, n_threads, in_turn);
     const auto take = [](const void* make, Queue& queue, Index thread) {
         auto work = (*static_cast<const Make*>(make))();
         for (Index k; (k = queue.take(thread)) >= 0;) work(k);
@@ -54,7 +56,7 @@ void in_parts_with(Index count, Index n_threads, const Make& make) {
 // The same with one `work` for all threads.
 template <class Work>
 void in_parts(Index count, Index n_threads, Work work) {
-    in_parts_with(count, n_threads, [&] { return [&](Index k) { work(k); }; });
+    in_parts_with(count, n_threads, false, [&] { return [&](Index k) { work(k); }; });
 }
 
 // How many threads long sums may take: for as long as it lives, whoever calls a search for weights

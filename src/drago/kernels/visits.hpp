@@ -24,6 +24,7 @@ namespace drago {
 template <class T>
 struct DenseRows {
     static constexpr bool guesses = true, keeps = false, measures = true, checks = true;
+    static constexpr bool in_turn = false;
     Visited<T> visited;
     Following<T> all;
     Asked<T> asked;
@@ -76,6 +77,7 @@ struct DenseRows {
 template <class T, class I>
 struct SparseRows {
     static constexpr bool guesses = false, keeps = false, measures = false, checks = true;
+    static constexpr bool in_turn = false;
     Csr<T, I> X;
 
     SparseRows of_thread() const { return *this; }
@@ -242,7 +244,7 @@ inline void sum_parts(Mat<const double> partial, Out out) {
 // Calls work(rows, lo, hi, k) for each part k.
 template <class Rows, class Work>
 inline void in_parts_of(const Rows& rows, Parts parts, Index n_threads, Work work) {
-    in_parts_with(parts.count, n_threads, [&] {
+    in_parts_with(parts.count, n_threads, Rows::in_turn, [&] {
         return [&, own = rows.of_thread()](Index k) mutable {
             own.enter(k, parts.begin(k + 1));
             work(own, parts.begin(k), parts.begin(k + 1), k);

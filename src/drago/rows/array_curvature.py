@@ -18,7 +18,7 @@ _IN_CACHE = 1 << 15
 _FEW_ENTRIES = 1 << 18
 # Over one in so many ranks it is looked at how weights rise with the losses.
 _RANKS = 64
-# Times as many rows as are wanted, from which on any will do that weigh about the same.
+# Rows that are looked at for each that is wanted.
 _LOOKED_AT = 32
 # Rows of which a selection takes longer than two looks at all of them.
 _MANY = 1 << 17
@@ -134,10 +134,11 @@ class ArrayCurvature(RowStore):
         return loss._weighted_second(self.y, raw, q)
 
     def heaviest(self, weight: Vector, size: int) -> Chosen:
-        # Of many rows that weigh about the same some tell enough of where the weight lies.
-        if weight.size > _LOOKED_AT * size:
+        # Of many rows some tell enough of where the weight lies.
+        step = weight.size // (_LOOKED_AT * size + 1)
+        if step > 1:
             greatest = kernels.extremes(weight, vector_threads(weight.size))[1]
-            about_equal = _above(weight, 0.5 * greatest)
+            about_equal = step * np.flatnonzero(weight[::step] > 0.5 * greatest)
             if about_equal.size >= size:
                 return Chosen(_spread(about_equal, size))
         least = _about_least(weight, size) if weight.size >= _MANY else 0.0

@@ -33,9 +33,10 @@ _CHUNK = 1 << 18
 _LARGE, _BEYOND_CACHE = 1 << 22, 1 << 20
 # One in so many entries of X is still to be read for a gradient, roughly, where there was a guess.
 _LEFT = 8
-# Entries of X in a part that a thread takes at once; of fewer there are so many parts, of fewer
-# entries, as long as these are no less than the last.
-_AT_ONCE, _PARTS, _AT_LEAST = 1 << 19, 64, 1 << 16
+# Entries of X in a part that a thread takes at once.
+_AT_ONCE = 1 << 19
+# A smaller dense X has up to so many parts, of at least so many entries: threads then end together.
+_PARTS, _AT_LEAST = 64, 1 << 16
 # Features from which on a guess of the weights costs less than a second reading of the tail. The
 # entries of a sparse row are so few, and so far apart in the sums, that it never does.
 _LONG = 16
@@ -102,7 +103,7 @@ def sharper(guess: Guess, masses: tuple[float, float]) -> float:
 
 def parts_of_visit(n_samples: int, n_features: int, n_entries: int, is_sparse: bool) -> int:
     """How many parts so many rows are visited in."""
-    parts = max(n_entries // _AT_ONCE, min(n_entries // _AT_LEAST, _PARTS))
+    parts = n_entries // _AT_ONCE
     if is_sparse:  # each has sums as long as there are features
         parts = min(parts, n_entries // (8 * n_features))
     return max(1, min(parts, n_samples // 64))
@@ -241,7 +242,9 @@ class ArrayVisits(ArrayCurvature):
     @cached_property
     def _n_parts(self) -> int:
         """Parts of a visit, so that its sums do not depend on the number of threads."""
-        return parts_of_visit(self.n_samples, self.n_features, self.n_entries, self.is_sparse)
+        size = self.n_samples, self.n_features, self.n_entries, self.is_sparse
+        finer = 1 if self.is_sparse else min(self.n_entries // _AT_LEAST, _PARTS)
+        return max(parts_of_visit(*size), min(finer, self.n_samples // 64))
 
     def _read(self, loss: Any, w: Matrix, b: Vector, guess: Guess) -> Seen:
         """All that one reading of X tells; the first one also whether X is finite."""

@@ -158,7 +158,7 @@ class Features:
         out = np.empty((index.size, self.n_features), self.dtype)
         with self.opened(start, stop) as reading:
             *_, file, place, start, _, gap, report = reading.storage
-            n_threads = threads_for(out.size)
+            n_threads = threads_for((stop - start) * self.n_features)  # they wait for the disk
             kernels.gather_filed(file, place, start, gap, index, n_threads, report, out)
         return out
 

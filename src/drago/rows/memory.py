@@ -208,11 +208,12 @@ class ArrayRows(ArrayNear):
 
     @cached_property
     def shares(self) -> Vector:
-        """p, or one entry where all are alike: then nobody has to make it, or to read it."""
+        """p, or one entry where all are alike: visits and searches then need no vector of it."""
         if self.is_uniform:
             return locked(np.array([1.0 / max(self.n_samples, 1)]))
         p = self.p
-        is_even = (p[:64] == p[0]).all() and p.min() == p.max()  # of unequal ones the first tell
+        first = p[:64]  # of unequal ones they tell
+        is_even = p.size > 0 and (first == p[0]).all() and p.min() == p.max()
         return p[:1] if is_even else p
 
     def tables(self, problem: Any, kind: str, count: int, n_threads: int | None) -> ArrayTables:

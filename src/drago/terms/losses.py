@@ -37,7 +37,7 @@ Array = npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 _NO_WEIGHTS = np.empty(0)
-# Rows that tell the scale of a target, unless they are all but 0.
+# Rows that tell the scale of a target, unless all of them are nearly 0.
 _SOME = 1 << 12
 
 

@@ -101,7 +101,7 @@ class DualOracle:
     uncertainty : object with ``worst_case(u, c, divergence, p)``
     divergence : Divergence
     p : array of shape (n,)
-        Positive, with sum 1.
+        Positive, with sum 1. For some oracles also one entry, that of every row; see `n_rows`.
     """
 
     family: int | None = None
